@@ -1,0 +1,3 @@
+"""Version of thunder-tune."""
+
+__version__ = "0.1.0"

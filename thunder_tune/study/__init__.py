@@ -1,0 +1,1 @@
+"""The study: stages, budget, strategy and the controller's loop."""

@@ -1,0 +1,118 @@
+"""A captured program as data: ops, cells, classes and their structural hashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Shape, dtype and device kind of one tensor of the program."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One bound symbol of the initial trace.
+
+    Attributes:
+        index: Position over all graphs of the program, from 0.
+        graph: Which graph of the program it lies in; graph breaks give several.
+        name: Symbol of Thunder, for example "torch.nn.functional.linear".
+        kind: Short kind, for example "linear", "sdpa", "layer_norm", "add".
+        inputs: Tensor arguments, in order.
+        outputs: Tensor results, in order.
+        is_view: Whether it only changes shape or layout and computes nothing.
+        class_id: Class of the cell it belongs to.
+    """
+
+    index: int
+    graph: int
+    name: str
+    kind: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    is_view: bool
+    class_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """The smallest run of ops that no choice can divide.
+
+    An *anchor* is one op with executors of its own to choose from (a linear, an attention, a
+    norm); *glue* is the run of other ops between two anchors.
+    """
+
+    graph: int
+    ops: tuple[int, ...]
+    class_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellClass:
+    """All cells with the same structure, shapes and dtypes.
+
+    Attributes:
+        id: Kind and the first eight digits of the exact structural hash: the same in every
+            process and for every program that contains the class.
+        loose_id: The same from the hash without shapes: equal for siblings of another size.
+        kind: The anchor's op kind, or "glue".
+        count: Number of cells.
+        ops: Op names of one cell, in order.
+        examples: Index of the first op of each cell, in order.
+        summary: For people: shapes and dtypes of one cell.
+    """
+
+    id: str
+    loose_id: str
+    kind: str
+    count: int
+    ops: tuple[str, ...]
+    examples: tuple[int, ...]
+    summary: str = ""
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether the class is a single op with executors of its own."""
+        return self.kind != "glue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The captured computation of one model on one input signature.
+
+    Attributes:
+        front_end: "dynamo", "thunder.jit", or "none" where nothing could be captured.
+        hash: Exact structural hash (shapes, dtypes, thunder's version), 64 hex digits.
+        loose_hash: The same without shapes.
+        ops: Every op of every graph, by index.
+        cells: A partition of the ops in program order.
+        classes: The cells' classes, by first occurrence.
+        training: Whether a backward program belongs to it.
+        reason: Why this front end was taken, or why none could capture the model.
+    """
+
+    front_end: Literal["dynamo", "thunder.jit", "none"]
+    hash: str
+    loose_hash: str
+    ops: tuple[Op, ...]
+    cells: tuple[Cell, ...]
+    classes: tuple[CellClass, ...]
+    training: bool = False
+    reason: str = ""
+
+    @cached_property
+    def by_class(self) -> dict[str, CellClass]:
+        """Classes by id."""
+        return {c.id: c for c in self.classes}
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the program has ops that can be assigned."""
+        return bool(self.ops)
