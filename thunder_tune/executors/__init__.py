@@ -1,1 +1,9 @@
-"""TODO."""
+"""Operator executors that the router can send one op to, by name."""
+
+from thunder_tune.executors.catalogue import (
+    OPERATOR_EXECUTORS,
+    operator_executor,
+    unavailable_reason,
+)
+
+__all__ = ["OPERATOR_EXECUTORS", "operator_executor", "unavailable_reason"]

@@ -1,1 +1,10 @@
-"""TODO."""
+"""Capture front ends, and the captured program: ops, cells, classes, structural hashes.
+
+`capturing.capture` is the way in. `dynamo` replays Dynamo's graph (`replay`, `opened`, `opaque`);
+`jit` uses Thunder's own tracer; `structure` turns initial traces into `values.program.Program`.
+"""
+
+from thunder_tune.program.capturing import capture
+from thunder_tune.program.frontend import Capture, CaptureError, CapturedGraph
+
+__all__ = ["Capture", "CaptureError", "CapturedGraph", "capture"]

@@ -82,7 +82,10 @@ class Standing:
         applied: Smallest over rounds; None where no round built it.
         peak_memory_bytes: Largest over rounds.
         first_call_s: Of its first round.
-        failure: If it could not be measured.
+        failure: If it could not be measured, in any round.
+        rounds: Rounds that timed both it and the reference.
+        ratio_log_error: Standard error of the ratio's natural logarithm.
+        ratio_degrees: Degrees of freedom of that error.
     """
 
     name: str
@@ -95,6 +98,9 @@ class Standing:
     peak_memory_bytes: int | None = None
     first_call_s: float | None = None
     failure: Failure | None = None
+    rounds: int = 0
+    ratio_log_error: float | None = None
+    ratio_degrees: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

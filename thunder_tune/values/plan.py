@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import groupby
 
 from thunder_tune.values.codec import digest, to_data
-from thunder_tune.values.program import Program
+from thunder_tune.values.program import Cell, Program
 from thunder_tune.values.space import (
     COMPOSED,
     CUDA_GRAPHS,
@@ -66,6 +66,9 @@ class Plan:
 def resolve(program: Program, assignment: Assignment) -> Plan:
     """Resolve an assignment to the plan that has the same effect.
 
+    A cell that only moves data has no choice of its own: it joins the region that follows it, else
+    the one before it, else it runs as plain torch calls.
+
     Args:
         program: The captured program.
         assignment: Choices by dimension; a class without a choice goes to "torch".
@@ -73,30 +76,61 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     back_end = assignment.get(PROGRAM, COMPOSED)
     if back_end != COMPOSED:
         return Plan(program=back_end)
-    targets = ["torch"] * len(program.ops)
+    targets = _targets(program, assignment)
+    regions = tuple(
+        Region(fuser=target, graph=graph, ops=tuple(op.index for op in run))
+        for (graph, target), run in groupby(
+            program.ops, lambda op: (op.graph, targets[op.index])
+        )
+        if target in FUSERS
+    )
     precision = [""] * len(program.ops)
     for cell in program.cells:
-        prefix = EXECUTOR if program.by_class[cell.class_id].is_anchor else FUSER
-        target = assignment.get(prefix + cell.class_id, "torch")
         compute = assignment.get(PRECISION + cell.class_id, "")
         for i in cell.ops:
-            targets[i] = target
-            precision[i] = "" if compute == program.ops[i].outputs[0].dtype else compute
-    regions = []
-    for (graph, target), run in groupby(program.ops, lambda op: (op.graph, targets[op.index])):
-        ops = list(run)
-        if target not in FUSERS:
-            continue
-        if all(op.is_view for op in ops):  # nothing to compute: the region would change nothing
-            for op in ops:
-                targets[op.index] = "torch"
-            continue
-        regions.append(Region(fuser=target, graph=graph, ops=tuple(op.index for op in ops)))
+            own = program.ops[i].outputs[0].dtype if program.ops[i].outputs else compute
+            precision[i] = "" if compute == own else compute
     return Plan(
         program=COMPOSED,
-        targets=tuple(targets),
-        regions=tuple(regions),
+        targets=targets,
+        regions=regions,
         precision=tuple(precision),
         cuda_graphs=assignment.get(CUDA_GRAPHS, "none"),
         float32_matmul=assignment.get(FLOAT32_MATMUL, "ieee"),
     )
+
+
+def moves_only(program: Program, cell: Cell) -> bool:
+    """Whether a cell computes nothing, so that it has no dimension."""
+    return all(program.ops[i].is_view for i in cell.ops)
+
+
+def _targets(program: Program, assignment: Assignment) -> tuple[str, ...]:
+    targets = ["torch"] * len(program.ops)
+    cells = program.cells
+    chosen: list[str | None] = []
+    for cell in cells:
+        prefix = EXECUTOR if program.by_class[cell.class_id].is_anchor else FUSER
+        target = assignment.get(prefix + cell.class_id, "torch")
+        chosen.append(None if moves_only(program, cell) else target)
+    for i, cell in enumerate(cells):
+        target = chosen[i]
+        if target is None:
+            following = _neighbour(cells, chosen, i, 1)
+            before = _neighbour(cells, chosen, i, -1)
+            target = next((t for t in (following, before) if t in FUSERS), "torch")
+        for op in cell.ops:
+            targets[op] = target
+    return tuple(targets)
+
+
+def _neighbour(
+    cells: tuple[Cell, ...], chosen: list[str | None], start: int, step: int
+) -> str | None:
+    """Return the target of the nearest cell that computes, in one direction of one graph."""
+    i = start + step
+    while 0 <= i < len(cells) and cells[i].graph == cells[start].graph:
+        if chosen[i] is not None:
+            return chosen[i]
+        i += step
+    return None

@@ -1,0 +1,58 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from thunder_tune.__about__ import __version__
+from thunder_tune.cli import (
+    bench_command,
+    doctor_command,
+    run_command,
+    space_command,
+    study_commands,
+)
+
+app = typer.Typer(
+    name="thunder-tune",
+    help="Find the fastest accurate way to run a PyTorch model, and keep it as a recipe.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db = typer.Typer(help="Look after the database.", no_args_is_help=True)
+app.add_typer(db, name="db")
+
+app.command("run")(run_command.run)
+app.command("space")(space_command.space)
+app.command("models")(space_command.models)
+app.command("studies")(study_commands.studies)
+app.command("status")(study_commands.status)
+app.command("best")(study_commands.best)
+app.command("show")(study_commands.show)
+app.command("export")(study_commands.export)
+app.command("bench")(bench_command.bench)
+app.command("doctor")(doctor_command.doctor)
+db.command("upgrade")(study_commands.upgrade)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Find the fastest accurate way to run a PyTorch model, and keep it as a recipe."""

@@ -1,0 +1,150 @@
+"""`thunder-tune bench`: a recipe against the baselines, measured now."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thunder_tune.cli import exits, options, services
+from thunder_tune.cli.documents import bench_document, failure_text
+from thunder_tune.cli.durations import seconds_of
+from thunder_tune.cli.recipe_files import read_recipe
+from thunder_tune.cli.request import device_of, log_folder_of
+from thunder_tune.cli.study_commands import newest_recipe
+from thunder_tune.errors import InputError
+from thunder_tune.values.comparison import Comparison, Contender
+from thunder_tune.values.job import Setting
+from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.space import PROGRAM
+from thunder_tune.values.study import Winner, baselines_for
+
+TUNED = "tuned"
+"""What the recipe is called among the baselines."""
+
+
+def bench(
+    subject: Annotated[
+        str, typer.Argument(metavar="RECIPE|STUDY", help="Recipe file, or name of a study.")
+    ],
+    rounds: Annotated[int, typer.Option("--rounds", help="Fresh processes.")] = 3,
+    time_budget: options.TimeBudget = None,
+    storage: options.Storage = None,
+    ray_address: options.RayAddress = None,
+    as_json: options.Json = False,
+) -> int:
+    """Time a recipe and all baselines in interleaved blocks over fresh processes."""
+    if rounds < 1:
+        raise InputError(f"rounds {rounds}: must be at least 1")
+    recipe = _recipe_of(subject, storage)
+    device_of(recipe.source.device)
+    comparison, device = _compare(
+        recipe, rounds, seconds_of(time_budget) if time_budget else None, ray_address
+    )
+    winner = _tuned(recipe, comparison)
+    failure = failure_text(comparison.standing(TUNED).failure)
+    _print(recipe, comparison, winner, device=device, error=failure, as_json=as_json)
+    return exits.FAILED if failure else exits.DONE
+
+
+def _recipe_of(subject: str, storage: str | None) -> Recipe:
+    path = Path(subject)
+    if path.is_file() or path.suffix == ".json" or os.sep in subject:
+        return read_recipe(path)
+    with services.database(storage) as database:
+        return newest_recipe(database, subject)
+
+
+def _compare(
+    recipe: Recipe, rounds: int, timeout_s: float | None, ray_address: str | None
+) -> tuple[Comparison, str]:
+    from thunder_tune.cli.progress import observing
+    from thunder_tune.cli.tables import console
+    from thunder_tune.machine import current_fingerprint
+    from thunder_tune.study.bench import compare_now
+
+    setting = _setting(recipe)
+    baselines = [
+        Contender(name=name, assignment={PROGRAM: name}, is_baseline=True)
+        for name in baselines_for(recipe.source.device)
+    ]
+    tuned = Contender(name=TUNED, assignment=recipe.plans[0].assignment)
+    stderr = console(stderr=True)
+    with (
+        observing(stderr, f"recipe {recipe.digest} of {recipe.model}") as observer,
+        services.pool(setting, workers=1, ray_address=ray_address) as pool,
+    ):
+        fingerprint = current_fingerprint(recipe.source.device)
+        for difference in fingerprint.differences(recipe.fingerprint):
+            observer.on_notice(f"the recipe was tuned elsewhere: {difference}")
+        comparison = compare_now(
+            setting,
+            [*baselines, tuned],
+            pool=pool,
+            observer=observer,
+            rounds=rounds,
+            timeout_s=timeout_s,
+            seed=recipe.source.seed,
+        )
+    return comparison, fingerprint.device
+
+
+def _setting(recipe: Recipe) -> Setting:
+    """Return the setting of the study that found a recipe, as far as the recipe knows it."""
+    source = recipe.source
+    if source.is_user_factory or source.inputs:
+        here = os.getcwd()
+        others = tuple(folder for folder in source.search_path if folder != here)
+        source = replace(source, search_path=(here, *others))
+    return Setting(
+        source=source,
+        policies=(recipe.policy,),
+        preset="training" if source.mode == "train" else "inference",
+        front_end="auto" if recipe.front_end == "none" else recipe.front_end,
+        log_folder=log_folder_of(f"bench-{recipe.digest}"),
+    )
+
+
+def _tuned(recipe: Recipe, comparison: Comparison) -> Winner | None:
+    """Say what the comparison makes of the recipe; None where it could not be measured."""
+    from thunder_tune.study.verdict import verdict_of
+
+    standing = comparison.standing(TUNED)
+    if standing.latency_ms is None or standing.ratio is None:
+        return None
+    lo, hi = standing.ratio_ci95 or (standing.ratio, standing.ratio)
+    return Winner(
+        assignment=recipe.plans[0].assignment,
+        kind=recipe.kind,
+        standing=standing,
+        verdict=verdict_of(standing.ratio_ci95),
+        speedup=1.0 / standing.ratio,
+        speedup_ci95=(1.0 / hi, 1.0 / lo),
+        digest=recipe.digest,
+    )
+
+
+def _print(
+    recipe: Recipe,
+    comparison: Comparison,
+    winner: Winner | None,
+    *,
+    device: str,
+    error: str,
+    as_json: bool,
+) -> None:
+    from thunder_tune.cli import tables
+
+    screen = tables.console(stderr=as_json)
+    title = f"{recipe.model} on {device}, {len(comparison.rounds)} processes"
+    top = (winner,) if winner else ()
+    screen.print(tables.confirmed(comparison, top, title=title))
+    if error:
+        tables.console(stderr=True).print(f"error: {' '.join(error.split())}", soft_wrap=True)
+    if as_json:
+        document = bench_document(recipe, comparison, device=device, tuned=winner, error=error)
+        print(json.dumps(document, allow_nan=False))

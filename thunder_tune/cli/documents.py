@@ -1,0 +1,196 @@
+"""The JSON objects that commands print with --json: every key in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thunder_tune.values.comparison import Comparison, Standing
+from thunder_tune.values.job import Description
+from thunder_tune.values.program import Program
+from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.space import describe
+from thunder_tune.values.study import Outcome, StudySpec, Winner, baselines_for
+from thunder_tune.values.trial import Failure, TrialResult
+
+Document = dict[str, Any]
+
+
+def error_document(command: str, message: str) -> Document:
+    """Return what a command prints that ended with an error: for `run` with all its keys."""
+    if command != "run":
+        return {"error": message}
+    return {
+        "study": None,
+        "device": None,
+        "capture": None,
+        "trials": None,
+        "baselines": [],
+        "best": None,
+        "best_composed": None,
+        "error": message,
+    }
+
+
+def run_document(
+    outcome: Outcome,
+    spec: StudySpec,
+    *,
+    baselines: Mapping[str, TrialResult],
+    recipes: Mapping[str, str],
+) -> Document:
+    """Return the object of `thunder-tune run`.
+
+    Args:
+        outcome: How the study ended.
+        spec: What it was asked.
+        baselines: Search-time results by name: first calls with cold caches, and failures.
+        recipes: Paths of the recipe files by digest.
+    """
+    found, counts = outcome.description, outcome.counts
+    device = spec.setting.source.device
+    return {
+        "study": outcome.study,
+        "device": found.fingerprint.device if found else device,
+        "capture": {
+            "front_end": found.program.front_end if found else None,
+            "seconds": _number(found.capture_s) if found else None,
+            "times": outcome.captures,
+        },
+        "trials": {
+            "requested": counts.requested,
+            "complete": counts.complete,
+            "failed": counts.failed,
+            "pruned": counts.pruned,
+            "exhausted": counts.exhausted,
+        },
+        "baselines": [
+            baseline_document(name, _standing(outcome.comparison, name), baselines.get(name))
+            for name in baselines_for(device)
+        ],
+        "best": winner_document(outcome.best, recipes),
+        "best_composed": winner_document(outcome.best_composed, recipes),
+        "error": outcome.error or None,
+    }
+
+
+def baseline_document(
+    name: str, standing: Standing | None, result: TrialResult | None = None
+) -> Document:
+    """Return a baseline as confirmed; its first call is that of the study, with cold caches."""
+    failure = standing.failure if standing else None
+    if standing is None and result is not None:
+        failure = result.failure
+    first_call_s = (result.first_call_s if result else None) or (
+        standing.first_call_s if standing else None
+    )
+    document = {
+        "name": name,
+        **_measured(standing),
+        "first_call_s": _number(first_call_s),
+        "failure": failure_text(failure) or None,
+    }
+    if standing is None and failure is None:
+        document["failure"] = "not confirmed: the budget left no time"
+    return document
+
+
+def winner_document(winner: Winner | None, recipes: Mapping[str, str]) -> Document | None:
+    """Return a winner, or None where there is none."""
+    if winner is None:
+        return None
+    measured = _measured(winner.standing)
+    return {
+        "recipe": winner.recipe_path or recipes.get(winner.digest),
+        "digest": winner.digest,
+        "kind": winner.kind,
+        "latency_ms": measured["latency_ms"],
+        "ci95_ms": measured["ci95_ms"],
+        "error_ratio": measured["error_ratio"],
+        "applied": _number(winner.standing.applied),
+        "verdict": winner.verdict,
+        "speedup": _number(winner.speedup),
+        "speedup_ci95": _pair(winner.speedup_ci95),
+    }
+
+
+def space_document(description: Description) -> Document:
+    """Return the object of `thunder-tune space`."""
+    return {
+        "program": program_document(description.program),
+        "dimensions": describe(description.space),
+    }
+
+
+def program_document(program: Program) -> Document:
+    """Return a program's ops and classes."""
+    return {
+        "front_end": program.front_end,
+        "hash": program.hash,
+        "ops": [
+            {"index": op.index, "name": op.name, "kind": op.kind, "class": op.class_id}
+            for op in program.ops
+        ],
+        "classes": [
+            {"id": c.id, "kind": c.kind, "count": c.count, "ops": list(c.ops)}
+            for c in program.classes
+        ],
+    }
+
+
+def bench_document(
+    recipe: Recipe, comparison: Comparison, *, device: str, tuned: Winner | None, error: str
+) -> Document:
+    """Return the object of `thunder-tune bench`: baselines and recipe, measured just now."""
+    names = [c.name for c in comparison.contenders if c.is_baseline]
+    winner = winner_document(tuned, {})
+    return {
+        "recipe": {"model": recipe.model, "digest": recipe.digest, "kind": recipe.kind},
+        "device": device,
+        "rounds": len(comparison.rounds),
+        "processes": [r.process_id for r in comparison.rounds],
+        "baselines": [baseline_document(n, _standing(comparison, n)) for n in names],
+        "tuned": winner,
+        "error": error or None,
+    }
+
+
+def failure_text(failure: Failure | None) -> str:
+    """Write a failure as one line: its kind, then what happened."""
+    return f"{failure.kind}: {failure.message}" if failure else ""
+
+
+def failure_groups(results: Sequence[TrialResult]) -> list[tuple[Failure, int]]:
+    """Group failures of one cause; each with its first example, the most frequent first."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for result in results:
+        if result.failure is not None:
+            key = (result.failure.kind, result.failure.group or result.failure.message)
+            groups.setdefault(key, []).append(result.failure)
+    return sorted(((g[0], len(g)) for g in groups.values()), key=lambda pair: -pair[1])
+
+
+def _standing(comparison: Comparison | None, name: str) -> Standing | None:
+    if comparison is None:
+        return None
+    return next((s for s in comparison.standings if s.name == name), None)
+
+
+def _measured(standing: Standing | None) -> Document:
+    accuracy = standing.accuracy if standing else None
+    return {
+        "latency_ms": _number(standing.latency_ms) if standing else None,
+        "ci95_ms": _pair(standing.ci95_ms) if standing else None,
+        "error_ratio": _number(accuracy.error_ratio) if accuracy else None,
+        "peak_memory_bytes": standing.peak_memory_bytes if standing else None,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number that JSON can hold: neither infinity nor NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _pair(values: tuple[float, float] | None) -> list[float | None] | None:
+    return [_number(v) for v in values] if values else None

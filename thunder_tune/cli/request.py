@@ -1,0 +1,184 @@
+"""From the flags of a command line to what a study is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from platformdirs import user_data_dir
+
+from thunder_tune.cli.durations import seconds_of
+from thunder_tune.errors import InputError
+from thunder_tune.values.job import Setting
+from thunder_tune.values.source import DEVICES, Mode, ModelSource
+from thunder_tune.values.study import StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlags:
+    """The flags that say what is tuned; None where the user gave none."""
+
+    model: str | None = None
+    inputs: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch_size: int | None = None
+    seq_len: int | None = None
+    mode: str | None = None
+    policies: tuple[str, ...] = ()
+    metric: str | None = None
+    metric_min: float | None = None
+    preset: str | None = None
+    seed: int | None = None
+
+    def given(self) -> list[str]:
+        """Return the flags that the user gave, as typed."""
+        names = [name for name in self.__slots__ if getattr(self, name) not in (None, ())]
+        spelled = {"policies": "policy"}
+        return ["--" + spelled.get(name, name).replace("_", "-") for name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetFlags:
+    """The flags that say how long to search; None where the user gave none."""
+
+    trials: int | None = None
+    time_budget: str | None = None
+    workers: int | None = None
+
+
+def setting_of(flags: ModelFlags, *, log_folder: str = "") -> Setting:
+    """Build the setting of a study, defaults filled in; words are checked before any work.
+
+    Raises:
+        InputError: A value is not allowed, or a flag is missing.
+        NotFoundError: There is no such model, policy or preset.
+        ModelError: The module of the user's factory cannot be imported.
+        MissingDependency: The model needs an optional package.
+    """
+    from thunder_tune.measure.policies import policy
+
+    source = _source_of(flags)
+    policies = flags.policies or ("same",)
+    for name in policies:
+        policy(name)
+    if (flags.metric is None) != (flags.metric_min is None):
+        raise InputError("--metric and --metric-min belong together: give both")
+    metric = None
+    if flags.metric is not None and flags.metric_min is not None:
+        metric = (flags.metric, flags.metric_min)
+    default_preset = "training" if source.mode == "train" else "inference"
+    return Setting(
+        source=source,
+        policies=policies,
+        preset=flags.preset or default_preset,
+        metric=metric,
+        log_folder=log_folder,
+    )
+
+
+def _source_of(flags: ModelFlags) -> ModelSource:
+    if flags.model is None:
+        raise InputError("--model is missing: name a model of `thunder-tune models` or a factory")
+    device = device_of(flags.device)
+    own_code = ":" in flags.model or flags.inputs is not None
+    source = ModelSource(
+        name=flags.model,
+        inputs=flags.inputs,
+        device=device,
+        dtype=flags.dtype or ("bfloat16" if device == "cuda" else "float32"),
+        batch_size=1 if flags.batch_size is None else flags.batch_size,
+        seq_len=(2048 if device == "cuda" else 128) if flags.seq_len is None else flags.seq_len,
+        mode=_mode(flags.mode),
+        seed=flags.seed or 0,
+        search_path=(os.getcwd(),) if own_code else (),
+    )
+    from thunder_tune.models import check_names
+
+    info = check_names(source)
+    if flags.batch_size is None and device == "cuda" and info and info.family == "torchvision":
+        source = replace(source, batch_size=128)
+    return source
+
+
+def device_of(name: str | None) -> str:
+    """Return the device asked for, or the best there is.
+
+    Raises:
+        InputError: It is unknown, or not there.
+    """
+    if name is not None and name not in DEVICES:
+        raise InputError(f"unknown device {name!r}: use one of {', '.join(DEVICES)}")
+    if name == "cpu":
+        return name
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if name == "cuda":
+        raise InputError("device 'cuda': PyTorch sees no CUDA device here: use --device cpu")
+    return "cpu"
+
+
+def _mode(text: str | None) -> Mode:
+    if text is None or text == "inference":
+        return "inference"
+    if text == "train":
+        return "train"
+    raise InputError(f"unknown mode {text!r}: use one of inference, train")
+
+
+def study_name(source: ModelSource) -> str:
+    """Make up the name of a study: what it tunes, and a stamp."""
+    model = re.sub(r"[^\w.-]+", ".", source.name)
+    mode = "-train" if source.mode == "train" else ""
+    stamp = time.strftime("%m%d-%H%M%S")
+    return f"{model}-{source.device}-{source.dtype}-b{source.batch_size}{mode}-{stamp}"
+
+
+def log_folder_of(study: str) -> str:
+    """Return the folder for the workers' log files of a study."""
+    folder = re.sub(r"[^\w.-]+", "_", study)
+    return str(Path(user_data_dir("thunder-tune", appauthor=False)) / "logs" / folder)
+
+
+def new_spec(name: str | None, flags: ModelFlags, budget: BudgetFlags) -> StudySpec:
+    """Build the specification of a study from flags; errors as in `setting_of`."""
+    setting = setting_of(flags)
+    study = name or study_name(setting.source)
+    return StudySpec(
+        name=study,
+        setting=replace(setting, log_folder=log_folder_of(study)),
+        trials=100 if budget.trials is None else budget.trials,
+        time_budget_s=seconds_of(budget.time_budget) if budget.time_budget else None,
+        seed=flags.seed or 0,
+        workers=_workers(budget.workers),
+    )
+
+
+def resumed_spec(stored: StudySpec, flags: ModelFlags, budget: BudgetFlags) -> StudySpec:
+    """Return a stored specification with a new budget.
+
+    Raises:
+        InputError: A flag would change what the stored trials mean.
+    """
+    if flags.given():
+        raise InputError(
+            f"{', '.join(flags.given())} without --model: study {stored.name!r} keeps its "
+            "setting; resume it with --study alone, or name another study"
+        )
+    spec = replace(stored, workers=_workers(budget.workers))
+    if budget.trials is not None:
+        spec = replace(spec, trials=budget.trials)
+    if budget.time_budget is not None:
+        spec = replace(spec, time_budget_s=seconds_of(budget.time_budget))
+    return spec
+
+
+def _workers(count: int | None) -> int | None:
+    if count is not None and count < 1:
+        raise InputError(f"workers {count}: must be at least 1")
+    return count

@@ -1,0 +1,85 @@
+"""Whole-program back ends: what a user would run without thunder-tune, and a few more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder_tune.compiler.compat import stock_recipe
+from thunder_tune.values.study import BASELINES
+
+_logger = logging.getLogger(__name__)
+
+TORCH_COMPILE = "torch.compile"
+THUNDER = "thunder"
+
+BACK_ENDS = (*BASELINES, "torch.compile:max-autotune-no-cudagraphs")
+"""Choices of the program dimension besides "composed", baselines first."""
+
+_CUDA_ONLY = frozenset(
+    {"torch.compile:reduce-overhead", "torch.compile:max-autotune-no-cudagraphs"}
+)
+
+
+def unavailable_reason(name: str, device: str) -> str:
+    """Say why a back end is not offered on a device kind, or return ""."""
+    if name not in BACK_ENDS:
+        return f"no back end of the name {name!r}"
+    if name in _CUDA_ONLY and device != "cuda":
+        return "differs from torch.compile on CUDA only"
+    return ""
+
+
+def whole_program(model: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the model as a back end runs it; compiling happens at the first call.
+
+    Args:
+        model: Module or function.
+        name: One of `BACK_ENDS`.
+
+    Raises:
+        ValueError: Another name.
+    """
+    if name == "eager":
+        return model
+    if name == TORCH_COMPILE:
+        compiled: Callable[..., Any] = torch.compile(model)
+        return compiled
+    if name == THUNDER:
+        return _StockThunder(model)
+    if name in BACK_ENDS:
+        compiled = torch.compile(model, mode=name.split(":", 1)[1])
+        return compiled
+    raise ValueError(f"unknown back end {name!r}: use one of {', '.join(BACK_ENDS)}")
+
+
+class _StockThunder:
+    """Thunder's stock recipe: `thunder.compile`, and thunderfx for models its tracer refuses."""
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self._model = model
+        self._compiled: Callable[..., Any] | None = None
+        self.front_end = ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        if self._compiled is None:
+            return self._first(args, kwargs)
+        return self._compiled(*args, **kwargs)
+
+    def _first(self, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        import thunder
+
+        try:
+            compiled = thunder.compile(self._model, recipe=stock_recipe("thunder.jit"))
+            result = compiled(*args, **kwargs)
+            self.front_end = "thunder.jit"
+        except Exception as error:
+            _logger.info("thunder.jit refused the model, thunderfx follows: %s", error)
+            compiled = thunder.compile(self._model, recipe=stock_recipe("thunder.fx"))
+            result = compiled(*args, **kwargs)
+            self.front_end = "thunderfx"
+        self._compiled = compiled
+        return result

@@ -1,0 +1,130 @@
+"""Build a candidate: a callable model from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder_tune.compiler.backends import whole_program
+from thunder_tune.compiler.cudagraphs import CudaGraphed
+from thunder_tune.compiler.dispatch import CompiledGraph, applied_share, compile_graph
+from thunder_tune.program.frontend import Capture, Graph
+from thunder_tune.values.plan import Plan
+
+
+class Built:
+    """A candidate, callable like the model; compiling happens at the first call.
+
+    Several may be built from one capture; each call binds its own graphs first.
+
+    Attributes:
+        graphs: The dispatched graphs of a composed candidate, for inspection.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        entry: Callable[..., Any],
+        capture: Capture | None = None,
+        graphs: Sequence[CompiledGraph] = (),
+        bound: Sequence[Graph] = (),
+    ) -> None:
+        self._plan = plan
+        self._entry = entry
+        self._capture = capture
+        self.graphs = tuple(graphs)
+        self._bound = tuple(bound)
+        self._called = False
+        self._compiled_before = _compiled_frames()
+        self._whole_applied = 1.0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        """Run the candidate."""
+        if self._capture is not None:
+            self._capture.bind(self._bound)
+            return self._entry(*args, **kwargs)
+        result = self._entry(*args, **kwargs)
+        if not self._called:
+            self._called = True
+            if self._plan.program.startswith("torch.compile"):
+                # torch.compile that gave up on every frame has run eagerly and says nothing.
+                self._whole_applied = float(_compiled_frames() > self._compiled_before)
+        return result
+
+    @property
+    def applied(self) -> float:
+        """Share of ops that run where the plan says, 0 to 1; after the first call."""
+        if self._capture is None:
+            return self._whole_applied
+        if any(graph.calls == 0 for graph in self._capture.graphs):
+            return 0.0  # Dynamo did not lead the call to our graphs
+        places = {i: where for g in self.graphs for i, where in g.places.items()}
+        return applied_share(self._capture.program, self._plan, places)
+
+    def close(self) -> None:
+        """Drop the compiled graphs so that their memory can be freed."""
+        self.graphs = self._bound = ()
+        self._entry = _closed
+
+
+def _closed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    raise RuntimeError("this candidate was closed")
+
+
+def _compiled_frames() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def build(model: Callable[..., Any], plan: Plan, capture: Capture | None) -> Built:
+    """Build a candidate of a model.
+
+    Args:
+        model: The model itself; a whole-program back end compiles it.
+        plan: What to build.
+        capture: Of this model; a composed plan needs it.
+
+    Raises:
+        ValueError: A composed plan without a capture, or an unknown back end.
+    """
+    if not plan.is_composed:
+        return Built(plan, whole_program(model, plan.program))
+    if capture is None or not capture.program.is_captured:
+        raise ValueError("a composed plan needs a captured program")
+    graphs = []
+    first = 0
+    for number, graph in enumerate(capture.graphs):
+        count = sum(op.graph == number for op in capture.program.ops)
+        graphs.append(
+            compile_graph(
+                graph, plan, range(first, first + count), training=capture.program.training
+            )
+        )
+        first += count
+    bound = [
+        runnable(compiled.run, plan, graph.static_inputs)
+        for compiled, graph in zip(graphs, capture.graphs, strict=True)
+    ]
+    return Built(plan, capture.entry, capture, graphs, bound)
+
+
+def runnable(run: Graph, plan: Plan, static_inputs: Sequence[bool]) -> Graph:
+    """Wrap a dispatched graph in what the plan asks for around it: CUDA graphs, TF32."""
+    if plan.cuda_graphs == "whole":
+        run = CudaGraphed(run, static_inputs)
+    if plan.float32_matmul == "tf32":
+        run = _in_tf32(run)
+    return run
+
+
+def _in_tf32(run: Graph) -> Graph:
+    def wrapped(*inputs: Any) -> Any:  # noqa: ANN401
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            return run(*inputs)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return wrapped

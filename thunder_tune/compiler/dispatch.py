@@ -1,0 +1,141 @@
+"""One captured graph and a plan become a callable: rewrite, tag, route, fuse, split, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import thunder
+from thunder.common import CompileData, CompileStats
+from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+from thunder.core.transform_common import dce, wrap_return_value_together_with_arguments
+from thunder.executors.passes import del_last_used
+from thunder.extend import Executor, get_always_executors
+from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forward_and_backward
+
+from thunder_tune.compiler.autograd import differentiable
+from thunder_tune.compiler.fusers import fuser
+from thunder_tune.compiler.regions import RegionFuser
+from thunder_tune.compiler.rewrites import rewrite
+from thunder_tune.compiler.router import Router
+from thunder_tune.compiler.tagging import op_index, tagged
+from thunder_tune.executors import operator_executor
+from thunder_tune.program.frontend import CapturedGraph, Graph
+from thunder_tune.program.kinds import STRUCTURAL, is_view
+from thunder_tune.values.plan import FUSERS, Plan
+from thunder_tune.values.program import Program
+
+
+@dataclass(eq=False)
+class CompiledGraph:
+    """A dispatched graph.
+
+    Attributes:
+        run: Takes the graph's inputs, returns its outputs.
+        places: For each op that computes, the names of the executors its parts run on.
+        forward: The executable forward trace, for inspection.
+        backward: The executable backward trace, or None.
+    """
+
+    run: Graph
+    places: Mapping[int, frozenset[str]]
+    forward: TraceCtx
+    backward: TraceCtx | None = None
+
+
+def executors_for(plan: Plan) -> list[Executor]:
+    """Build the executor list of a plan: the router, the region fuser, Thunder's own two."""
+    routed: dict[int, Executor] = {}
+    for index, target in enumerate(plan.targets):
+        if target not in FUSERS:
+            executor = operator_executor(target)
+            if executor is not None:
+                routed[index] = executor
+    region_of = {op: i for i, region in enumerate(plan.regions) for op in region.ops}
+    by_name = {region.fuser: fuser(region.fuser) for region in plan.regions}
+    fusers = [by_name[region.fuser] for region in plan.regions]
+    return [Router(routed), RegionFuser(region_of, fusers), *get_always_executors()]
+
+
+def compile_graph(
+    graph: CapturedGraph, plan: Plan, indices: Sequence[int], *, training: bool
+) -> CompiledGraph:
+    """Dispatch a graph by a plan; Inductor and nvFuser compile at the first call.
+
+    Args:
+        graph: From a capture; stays as it is.
+        plan: A composed plan.
+        indices: Index in the program of each op of the graph.
+        training: Whether to build the backward graph too.
+    """
+    executors = executors_for(plan)
+    data = CompileData(fn=graph, executors_list=executors, disable_preprocessing=True)
+    with compile_data_and_stats(data, CompileStats()):
+        trace = tagged(rewrite(graph.trace, plan), indices, plan.precision)
+        if training:
+            return _with_backward(trace, executors)
+        forward = thunder.transform_for_execution(trace, executors_list=executors)[-1]
+        return CompiledGraph(
+            run=forward.python_callable(), places=_places(forward), forward=forward
+        )
+
+
+def _with_backward(trace: TraceCtx, executors: Sequence[Executor]) -> CompiledGraph:
+    joint = grad_transform_on_trace(dce(wrap_return_value_together_with_arguments(trace)))
+    joint = thunder.transform_for_execution(
+        joint, executors_list=executors, use_del_last_used=False
+    )[-1]
+    forward, backward = split_into_forward_and_backward(joint)
+    forward = del_last_used(forward)
+    run_backward: Callable[..., Any] | None = None
+    if backward is not None:
+        backward = del_last_used(backward, clear_mutable_collections=True)
+        run_backward = backward.python_callable()
+    return CompiledGraph(
+        run=differentiable(forward.python_callable(), run_backward),
+        places=_places(forward),
+        forward=forward,
+        backward=backward,
+    )
+
+
+def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:
+    found: dict[int, set[str]] = {}
+
+    def visit(bsym: BoundSymbol, place: str) -> None:
+        index = op_index(bsym)
+        if index is not None and not is_view(bsym):
+            found.setdefault(index, set()).add(place)
+
+    for bsym in trace.bound_symbols:
+        if bsym.sym.id in STRUCTURAL:
+            continue
+        if bsym.sym.is_fusion:
+            place = "".join(c for c in bsym.sym.name if c.isalpha()).lower()
+            place = {"nvfusion": "nvfuser"}.get(place, place)
+            for sub in bsym.subsymbols:
+                visit(sub, place)
+        else:
+            visit(bsym, str(getattr(bsym.sym.executor, "name", "python")))
+    return {index: frozenset(places) for index, places in found.items()}
+
+
+_SAME_PLACE = {"python": "torch", "thunder_tune_opaque": "torch"}
+
+
+def applied_share(program: Program, plan: Plan, places: Mapping[int, frozenset[str]]) -> float:
+    """Return the share of ops that run where the plan says, among those that compute anything.
+
+    An op that dispatch removed (a dropout in inference) counts neither way.
+    """
+    placed = kept = 0
+    for op in program.ops:
+        where = places.get(op.index)
+        if where is None or op.is_view:
+            continue
+        placed += 1
+        kept += {_SAME_PLACE.get(w, w) for w in where} == {plan.targets[op.index]}
+    return kept / placed if placed else 1.0

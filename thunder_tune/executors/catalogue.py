@@ -1,0 +1,85 @@
+"""The operator executors by name, for which kinds of op, and what a missing one would need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from thunder.extend import Executor, get_executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorExecutorInfo:
+    """An operator executor that a class of ops may be sent to.
+
+    Attributes:
+        name: Choice in the search space.
+        thunder_name: Name in Thunder's registry.
+        kinds: Anchor kinds it implements; empty: all.
+        needs_cuda: Whether it runs on CUDA only.
+        module: Python module that must be importable, or "".
+        extra: Extra of thunder-tune that brings it, or "".
+    """
+
+    name: str
+    thunder_name: str
+    kinds: tuple[str, ...] = ()
+    needs_cuda: bool = False
+    module: str = ""
+    extra: str = ""
+
+
+OPERATOR_EXECUTORS = (
+    OperatorExecutorInfo(name="torch", thunder_name="torch"),
+    OperatorExecutorInfo(name="sdpa", thunder_name="sdpa", kinds=("sdpa",), needs_cuda=True),
+    OperatorExecutorInfo(
+        name="cudnn",
+        thunder_name="cudnn",
+        kinds=("sdpa",),
+        needs_cuda=True,
+        module="cudnn",
+        extra="cudnn",
+    ),
+    OperatorExecutorInfo(
+        name="cudnn_layernorm",
+        thunder_name="cudnn_layernorm",
+        kinds=("layer_norm",),
+        needs_cuda=True,
+        module="cudnn",
+        extra="cudnn",
+    ),
+    OperatorExecutorInfo(
+        name="apex",
+        thunder_name="apex",
+        kinds=("cross_entropy",),
+        needs_cuda=True,
+        module="apex",
+    ),
+    OperatorExecutorInfo(
+        name="triton", thunder_name="triton", kinds=("cross_entropy",), needs_cuda=True
+    ),
+)
+
+_BY_NAME = {info.name: info for info in OPERATOR_EXECUTORS}
+
+
+def operator_executor(name: str) -> Executor | None:
+    """Return Thunder's executor of this name, or None where it is not installed."""
+    info = _BY_NAME.get(name)
+    return get_executor(info.thunder_name) if info is not None else None
+
+
+def unavailable_reason(name: str, device: str) -> str:
+    """Say why an executor cannot run here at all, or return ""."""
+    info = _BY_NAME.get(name)
+    if info is None:
+        return f"no executor of the name {name!r}"
+    if info.needs_cuda and (device != "cuda" or not torch.cuda.is_available()):
+        return "needs a CUDA device"
+    if info.module and find_spec(info.module) is None:
+        hint = f": pip install 'thunder-tune[{info.extra}]'" if info.extra else ""
+        return f"{info.module} is not installed{hint}"
+    if get_executor(info.thunder_name) is None:
+        return f"thunder did not register {info.thunder_name!r} (version mismatch?)"
+    return ""

@@ -1,0 +1,31 @@
+"""The arguments of one call of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Positional and keyword arguments of one call: `model(*inputs.args, **inputs.kwargs)`."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return every tensor in the arguments, nested ones too, in a fixed order."""
+        leaves, _ = tree_flatten((self.args, dict(self.kwargs)))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """Return the same arguments with every tensor replaced by `change(tensor)`."""
+
+        def apply(leaf: object) -> object:
+            return change(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+        return Inputs(tree_map(apply, self.args), tree_map(apply, dict(self.kwargs)))

@@ -1,0 +1,78 @@
+"""The main front end: Dynamo's graphs replayed on Thunder's symbols."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+from thunder.core.transform_common import dce
+
+from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
+from thunder_tune.program.replay import Unsupported, trace_graph
+from thunder_tune.program.structure import analyse
+
+
+def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph:
+    """Turn one of Dynamo's graphs into an initial trace.
+
+    Raises:
+        Unsupported: As `trace_graph`.
+    """
+    trace = dce(trace_graph(graph, inputs))
+    static = tuple(
+        isinstance(x, torch.Tensor) and getattr(x, "_dynamo_static_input_type", None) is not None
+        for x in inputs
+    )
+    return CapturedGraph(trace=trace, static_inputs=static)
+
+
+class DynamoFrontEnd:
+    """Captures through a `torch.compile` back end, so a call keeps Dynamo's guards."""
+
+    name = "dynamo"
+
+    def capture(
+        self,
+        model: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        training: bool,
+    ) -> Capture:
+        """Capture every graph that Dynamo makes of one call."""
+        started = time.perf_counter()
+        graphs: list[CapturedGraph] = []
+
+        def back_end(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            captured = capture_graph(graph, inputs)
+            captured.bound = graph.forward  # this first call only needs the model's own result
+            graphs.append(captured)
+            return captured
+
+        entry = torch.compile(model, backend=back_end, dynamic=False)
+        try:
+            with torch.set_grad_enabled(training):
+                entry(*args, **kwargs)
+        except Unsupported as error:
+            raise CaptureError(str(error)) from error
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error.__cause__, Unsupported) else error
+            inner = getattr(error, "inner_exception", cause)
+            raise CaptureError(f"{type(inner).__name__}: {inner}".splitlines()[0][:300]) from error
+        if not graphs:
+            raise CaptureError("Dynamo found no graph: the model does no tensor work it can see")
+        return Capture(
+            program=analyse(
+                [g.trace for g in graphs],
+                front_end="dynamo",
+                training=training,
+                reason=f"{len(graphs)} graphs" if len(graphs) > 1 else "one graph",
+            ),
+            graphs=graphs,
+            entry=entry,
+            seconds=time.perf_counter() - started,
+            signature=signature_of(args, kwargs),
+        )

@@ -1,0 +1,85 @@
+"""The second front end: Thunder's bytecode interpreter, for what Dynamo breaks on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder
+import torch
+from thunder.core.trace import TraceCtx
+from thunder.core.transform_common import Transform, dce, unwrap_return_value
+from thunder.extend import get_always_executors
+
+from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
+from thunder_tune.program.structure import analyse
+
+
+class _Recorder(Transform):
+    """Keeps the computation trace as it is before any transform."""
+
+    def __init__(self) -> None:
+        self.initial: TraceCtx | None = None
+
+    def transform_traces_pre_prologue(
+        self,
+        prologue_trace: TraceCtx,
+        computation_trace: TraceCtx,
+        epilogue_trace: TraceCtx | None,
+        **kwargs: Any,
+    ) -> tuple[TraceCtx, TraceCtx, TraceCtx | None]:
+        """Record the trace and change nothing."""
+        self.initial = computation_trace
+        return prologue_trace, computation_trace, epilogue_trace
+
+
+class JitFrontEnd:
+    """Captures with `thunder.jit`'s tracer: slow (half a minute for a ViT), no Dynamo needed.
+
+    The prologue that unpacks and checks the call's arguments stays Thunder's own; only the
+    computation between prologue and epilogue is assigned.
+    """
+
+    name = "thunder.jit"
+
+    def capture(
+        self,
+        model: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        training: bool,
+    ) -> Capture:
+        """Trace one call through Thunder's interpreter."""
+        started = time.perf_counter()
+        recorder = _Recorder()
+        entry = thunder.jit(
+            model,
+            executors=list(get_always_executors()),
+            transforms=[recorder],
+            disable_torch_autograd=True,  # a bound graph brings its own backward
+        )
+        try:
+            with torch.set_grad_enabled(training):
+                entry(*args, **kwargs)
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise CaptureError(f"{type(cause).__name__}: {cause}".splitlines()[0][:300]) from error
+        if recorder.initial is None:
+            raise CaptureError("thunder.jit made no computation trace")
+        cache = thunder.compile_stats(entry).interpreter_cache
+        trace = recorder.initial
+        if isinstance(trace.bound_symbols[-1].args[0], dict):
+            trace = unwrap_return_value(trace)
+        graph = CapturedGraph(trace=dce(trace), bound=cache[-1].computation_fn)
+        cache[-1] = cache[-1]._replace(computation_fn=graph)
+        return Capture(
+            program=analyse(
+                [graph.trace], front_end="thunder.jit", training=training, reason="one graph"
+            ),
+            graphs=[graph],
+            entry=entry,
+            seconds=time.perf_counter() - started,
+            signature=signature_of(args, kwargs),
+        )

@@ -1,0 +1,178 @@
+"""The database of studies, trials and recipes, as the rest of thunder-tune sees it."""
+
+from __future__ import annotations
+
+from thunder_tune.storage import recipes, schema, studies, trials
+from thunder_tune.storage.location import locate, shown
+from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
+from thunder_tune.storage.sessions import Sessions
+from thunder_tune.values.comparison import Comparison
+from thunder_tune.values.job import Description, Setting
+from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.study import StudySpec, StudyState
+from thunder_tune.values.trial import Role, TrialResult
+
+
+class Database:
+    """Studies and what came out of them.
+
+    Only controllers write; any number of readers may poll meanwhile. Every method is one short
+    transaction: it is stored when the method returns, or not at all. Values go in and out by
+    value. Threads may share a database; each process opens its own.
+
+    Every method raises `StorageError` where the database fails, and `NotFoundError`, with the
+    closest names, where a named study does not exist.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Work on a database whose schema is up to date; users call `open`."""
+        self._sessions = sessions
+
+    @classmethod
+    def open(cls, url: str | None = None) -> Database:
+        """Open a database, creating or upgrading its tables.
+
+        Args:
+            url: SQLAlchemy URL or the path of an SQLite file; None: what the environment
+                variable THUNDER_TUNE_STORAGE says, else a file in the user's data folder.
+
+        Raises:
+            StorageError: It cannot be opened or written, or its schema is newer than this version.
+            MissingDependency: The driver of that kind of database is not installed.
+        """
+        sessions = Sessions(locate(url))
+        try:
+            schema.upgrade(sessions)
+        except BaseException:
+            sessions.close()
+            raise
+        return cls(sessions)
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy URL with the password: to connect with, not to show."""
+        return self._sessions.url.render_as_string(hide_password=False)
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without the password."""
+        return shown(self._sessions.url)
+
+    def close(self) -> None:
+        """Close all connections; may be called twice."""
+        self._sessions.close()
+
+    def create_study(self, spec: StudySpec) -> None:
+        """Store a new study as running, or resume one that exists with the same setting.
+
+        On resuming, budget, seed, sampler, limits and timing become those of `spec`; state and
+        error stay as they are.
+
+        Raises:
+            ConflictError: The name exists with another model or setting; says what differs.
+        """
+        self._sessions.write(lambda session: studies.create(session, spec))
+
+    def study(self, name: str) -> StudyRecord:
+        """Return one study."""
+        return self._sessions.read(lambda session: studies.record(session, name))
+
+    def studies(self) -> list[StudySummary]:
+        """Return a summary of every study, newest first."""
+        return self._sessions.read(studies.summaries)
+
+    def update_study(
+        self,
+        name: str,
+        *,
+        state: StudyState | None = None,
+        error: str | None = None,
+        spec: StudySpec | None = None,
+    ) -> None:
+        """Change what is given and leave the rest; an empty `error` clears it.
+
+        Raises:
+            ConflictError: `spec` has another name, model or setting.
+        """
+        self._sessions.write(
+            lambda session: studies.update(session, name, state=state, error=error, spec=spec)
+        )
+
+    def save_description(self, study: str, description: Description) -> None:
+        """Store what a worker found out; later results belong to its program and machine."""
+        self._sessions.write(lambda session: studies.save_description(session, study, description))
+
+    def description(self, study: str) -> Description | None:
+        """Return the last description of a study, or None before the first."""
+        return self._sessions.read(lambda session: studies.description(session, study))
+
+    def add_trial(self, study: str, result: TrialResult) -> int:
+        """Store a baseline's or candidate's result with every repeat.
+
+        Returns:
+            Its number in the study, from 0 without gaps, whoever adds at the same time.
+        """
+        return self._sessions.write(lambda session: trials.add(session, study, result))
+
+    def trials(self, study: str, role: Role | None = None) -> list[TrialRecord]:
+        """Return a study's results by number, all or those of one role."""
+        return self._sessions.read(lambda session: trials.of_study(session, study, role))
+
+    def reusable_baselines(
+        self, description: Description, setting: Setting
+    ) -> dict[str, TrialResult]:
+        """Return baselines that need not be measured again, by name.
+
+        They have the same machine and versions, exact program, source, policies and metric, and
+        are complete or failed by their nature: not in a crash, not with a lost worker, and not
+        at a limit that has been changed since. The newest such result of each baseline counts.
+        """
+        return self._sessions.read(
+            lambda session: trials.reusable_baselines(session, description, setting)
+        )
+
+    def save_comparison(self, study: str, comparison: Comparison) -> None:
+        """Store a confirmation with every block of every round; earlier ones are kept."""
+        self._sessions.write(lambda session: studies.save_comparison(session, study, comparison))
+
+    def comparison(self, study: str) -> Comparison | None:
+        """Return the last confirmation of a study, or None before the first."""
+        return self._sessions.read(lambda session: studies.comparison(session, study))
+
+    def save_recipe(self, study: str, recipe: Recipe, model_key: str = "") -> None:
+        """Store a recipe as the newest of its study.
+
+        Args:
+            study: That found it.
+            recipe: Stored once for each digest.
+            model_key: Digest of model class, parameters and input signature, by which
+                `find_recipes` finds it before any capture.
+        """
+        self._sessions.write(lambda session: recipes.save(session, study, recipe, model_key))
+
+    def recipes(self, study: str | None = None) -> list[Recipe]:
+        """Return the recipes of one study, or of all, newest first."""
+        return self._sessions.read(lambda session: recipes.of_study(session, study))
+
+    def find_recipes(
+        self,
+        *,
+        model_key: str | None = None,
+        program_hash: str | None = None,
+        program_loose_hash: str | None = None,
+    ) -> list[Recipe]:
+        """Return the recipes for which everything given holds, newest first.
+
+        Args:
+            model_key: As given to `save_recipe`.
+            program_hash: Exact hash of a program that one of the recipe's plans is for.
+            program_loose_hash: The same without shapes.
+        """
+        return self._sessions.read(
+            lambda session: recipes.find(
+                session,
+                model_key=model_key,
+                program_hash=program_hash,
+                program_loose_hash=program_loose_hash,
+            )
+        )

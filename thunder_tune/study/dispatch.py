@@ -1,0 +1,129 @@
+"""Keeping the pool busy, within the budget and through Ctrl-C."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thunder_tune.study.budget import Budget, Clock
+from thunder_tune.study.journal import Journal
+from thunder_tune.study.pool import WorkerPool
+from thunder_tune.values.job import MeasureJob, Setting
+from thunder_tune.values.trial import Candidate, Role, TrialResult
+
+TICK_S = 1.0
+"""How long to wait for a result before the observer is told the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """A candidate under way.
+
+    Attributes:
+        candidate: What is measured.
+        role: As what.
+        ticket: The strategy's, or 0 for a baseline.
+        submitted_s: When, by the budget's clock.
+    """
+
+    candidate: Candidate
+    role: Role
+    ticket: int = 0
+    submitted_s: float = 0.0
+
+
+class Dispatcher:
+    """Submits jobs to the pool and stores what comes back.
+
+    Args:
+        setting: What the jobs share.
+        pool: Runs them.
+        journal: Stores every result before anything else happens to it.
+        budget: When to stop; learns how long jobs take.
+        clock: The budget's.
+    """
+
+    def __init__(
+        self, setting: Setting, *, pool: WorkerPool, journal: Journal, budget: Budget, clock: Clock
+    ) -> None:
+        self._setting = setting
+        self._pool = pool
+        self._journal = journal
+        self._budget = budget
+        self._clock = clock
+        self._in_flight: dict[int, Flight] = {}
+        self._arrived: deque[tuple[int, TrialResult]] = deque()
+
+    @property
+    def under_way(self) -> int:
+        """Number of jobs submitted and not finished."""
+        return len(self._in_flight)
+
+    def drive(
+        self,
+        role: Role,
+        *,
+        next_job: Callable[[], tuple[Candidate, int] | None],
+        learn: Callable[[Flight, int, TrialResult], None],
+        tick: Callable[[], None],
+    ) -> list[Flight]:
+        """Keep the pool busy until there are no more jobs or no more time.
+
+        Args:
+            role: Of all jobs.
+            next_job: Returns a candidate and the strategy's ticket; None: no more for now.
+            learn: Told each finished job and its number, after it was stored.
+            tick: Called at each change and once per `TICK_S`.
+
+        Returns:
+            What was cancelled because the confirmation's time had come.
+        """
+        while True:
+            tick()
+            while len(self._in_flight) < self._pool.capacity and (job := next_job()):
+                self._submit(role, *job)
+            if not self._in_flight:
+                return []
+            self._arrived.extend(self._pool.wait(self._budget.patience_s(TICK_S)))
+            is_over = self._budget.is_spent
+            if is_over:
+                self._pool.cancel()
+                self._arrived.extend(self._pool.wait(0.0))
+            self._settle(learn)
+            if is_over:
+                cancelled = list(self._in_flight.values())
+                self._in_flight.clear()
+                return cancelled
+
+    def abandon(self) -> list[Flight]:
+        """After Ctrl-C: kill what runs, and store what had finished.
+
+        Returns:
+            What was killed.
+        """
+        self._pool.cancel()
+        self._arrived.extend(self._pool.wait(0.0))
+        self._journal.reload()
+        for ticket, result in self._arrived:
+            if not self._journal.contains(result):
+                self._journal.store(result)
+            self._in_flight.pop(ticket, None)
+        killed = list(self._in_flight.values())
+        self._in_flight.clear()
+        return killed
+
+    def _submit(self, role: Role, candidate: Candidate, ticket: int) -> None:
+        job = MeasureJob(setting=self._setting, candidate=candidate, role=role)
+        flight = Flight(candidate=candidate, role=role, ticket=ticket, submitted_s=self._clock())
+        self._in_flight[self._pool.submit(job)] = flight
+
+    def _settle(self, learn: Callable[[Flight, int, TrialResult], None]) -> None:
+        # An arrival leaves the queue only once it is stored: Ctrl-C may come at any line.
+        while self._arrived:
+            ticket, result = self._arrived[0]
+            number = self._journal.store(result)
+            self._arrived.popleft()
+            flight = self._in_flight.pop(ticket)
+            self._budget.note(self._clock() - flight.submitted_s)
+            learn(flight, number, result)

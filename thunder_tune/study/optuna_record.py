@@ -1,0 +1,162 @@
+"""The study as Optuna's own tools see it, in Optuna's tables of the same database."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import SQLAlchemyError
+
+from thunder_tune.errors import StorageError
+from thunder_tune.study.objective import latency_of
+from thunder_tune.values.space import SearchSpace
+from thunder_tune.values.trial import TrialResult
+
+NUMBER = "thunder_tune_trial"
+"""User attribute of an Optuna trial: its number in the study."""
+SQLITE_TIMEOUT_S = 60.0
+ATTEMPTS = 5
+
+
+def frozen_trial(
+    space: SearchSpace, assignment: Mapping[str, str], number: int, result: TrialResult
+) -> FrozenTrial:
+    """Make the Optuna trial of a measured candidate.
+
+    A failed candidate becomes a *pruned* trial: Optuna's samplers never see failed ones, whereas
+    TPE counts a pruned trial without values as worse than every complete one, so that what
+    failed repels. `assignment` must be of `space`; dimensions with one choice are left out.
+    """
+    params = {
+        name: choice
+        for name, choice in assignment.items()
+        if name in space.by_name and len(space.by_name[name].choices) > 1
+    }
+    distributions: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(space.by_name[name].choices) for name in params
+    }
+    attributes: dict[str, object] = {NUMBER: number}
+    if result.failure is not None:
+        attributes["failure"] = f"{result.failure.kind}: {result.failure.message}"[:500]
+    latency_ms = latency_of(result)
+    return create_trial(
+        state=TrialState.PRUNED if latency_ms is None else TrialState.COMPLETE,
+        value=latency_ms,
+        params=params,
+        distributions=distributions,
+        user_attrs=attributes,
+    )
+
+
+class OptunaRecord:
+    """An Optuna study of one version of a search space, kept equal to the study's trials.
+
+    Optuna cannot change a categorical's choices within one study, so each version of the space
+    has an Optuna study of its own, named after the study and the space's key. Only finished
+    trials are written, each in one transaction: a killed controller leaves no running ones.
+
+    Args:
+        url: SQLAlchemy URL of the database.
+        study: Name of the study.
+        space: The version of the space.
+
+    Raises:
+        StorageError: The database cannot be opened or written; so for every method.
+    """
+
+    def __init__(self, *, url: str, study: str, space: SearchSpace) -> None:
+        self.space = space
+        self.name = f"{study}@{space.key[:12]}"
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with _storage_errors():
+            self._storage = _open(url)
+            self._study = optuna.create_study(
+                storage=self._storage,
+                study_name=self.name,
+                load_if_exists=True,
+                sampler=optuna.samplers.RandomSampler(),  # never asked here
+            )
+
+    def sync(self, trials: Iterable[tuple[int, Mapping[str, str], TrialResult]]) -> None:
+        """Add the trials that are missing: of older spaces, or from before a crash.
+
+        Args:
+            trials: Number in the study, assignment in this space, and result.
+        """
+        with _storage_errors():
+            present = {t.user_attrs.get(NUMBER) for t in self._study.get_trials(deepcopy=False)}
+            self._study.add_trials(
+                [frozen_trial(self.space, a, n, r) for n, a, r in trials if n not in present]
+            )
+
+    def add(self, number: int, assignment: Mapping[str, str], result: TrialResult) -> None:
+        """Add one finished trial."""
+        with _storage_errors():
+            self._study.add_trial(frozen_trial(self.space, assignment, number, result))
+
+    def postpone(self, assignment: Mapping[str, str]) -> None:
+        """Keep a candidate that was not finished, as a waiting trial."""
+        with _storage_errors():
+            self._study.enqueue_trial(dict(assignment))
+
+    def take_postponed(self) -> list[dict[str, str]]:
+        """Return the candidates kept by `postpone`, and forget them."""
+        taken = []
+        with _storage_errors():
+            for waiting in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                taken.append(dict(waiting.system_attrs["fixed_params"]))
+                self._storage.set_trial_state_values(waiting._trial_id, TrialState.FAIL)
+        return taken
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+
+def _open(url: str) -> optuna.storages.RDBStorage:
+    if not url.startswith("sqlite"):
+        return optuna.storages.RDBStorage(url)
+    for attempt in range(ATTEMPTS):
+        try:
+            storage = optuna.storages.RDBStorage(
+                url, engine_kwargs={"connect_args": {"timeout": SQLITE_TIMEOUT_S}}
+            )
+            break
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError):
+            # Controllers that open a new file together create the tables under each other's feet.
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(0.1 * (attempt + 1))
+    # A transaction that begins by reading fails at once, whatever the timeout, when another
+    # writer came between: let it wait for the write lock when it begins.
+    storage.engine.dispose()
+    event.listen(storage.engine, "connect", _on_connect)
+    event.listen(storage.engine, "begin", _on_begin)
+    return storage
+
+
+def _on_connect(connection: sqlite3.Connection, record: object) -> None:
+    connection.isolation_level = None  # `_on_begin` begins transactions, not the driver
+
+
+def _on_begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _storage_errors() -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error).splitlines()[0]
+        raise StorageError(f"Optuna's tables in the study's database: {reason}") from error

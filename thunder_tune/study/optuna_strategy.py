@@ -1,0 +1,161 @@
+"""The strategy of a study: good first guesses, then one of Optuna's samplers."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import TrialState
+
+from thunder_tune.storage import TrialRecord
+from thunder_tune.study.history import encode
+from thunder_tune.study.objective import latency_of
+from thunder_tune.study.optuna_record import OptunaRecord, frozen_trial
+from thunder_tune.study.plans import PlanLedger
+from thunder_tune.study.samplers import make_sampler
+from thunder_tune.study.strategy import Proposal
+from thunder_tune.study.warm_start import warm_starts
+from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
+from thunder_tune.values.trial import Candidate, TrialResult
+
+PATIENCE = 20
+"""So many proposals of the sampler in a row without a new plan, and one is drawn at random."""
+
+
+class OptunaStrategy:
+    """Asks for the postponed candidates, the warm starts, then what the sampler suggests.
+
+    The sampler works in memory on the composed programs alone: a whole-program back end is a
+    single point, measured once as a warm start (or as a baseline), so there is nothing to model
+    about it, and a sampler that could return to the best of them would do so for ever. Thus
+    the conditional part of the space ("only if composed") needs no conditional sampler.
+
+    A suggestion whose plan is measured already is told the known result at once and another is
+    asked for; literal repeats are dropped, since telling them again would add weight, not
+    knowledge.
+
+    Args:
+        ledger: Plans of the space; those measured as baselines are taken in it already.
+        sampler: Name in `thunder_tune.study.samplers`.
+        seed: Of the sampler and of random draws.
+        workers: Candidates under way at a time.
+        history: Finished search trials of the study, under whichever version of the space.
+        record: Optuna's copy of the study, or None to keep none.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: PlanLedger,
+        sampler: str,
+        seed: int,
+        workers: int,
+        history: Iterable[TrialRecord] = (),
+        record: OptunaRecord | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._record = record
+        self._pending: dict[int, tuple[Candidate, optuna.Trial | None]] = {}
+        self._tickets = 0
+        self._told: set[tuple[str, ...]] = set()
+        self._distributions: dict[str, BaseDistribution] = {
+            d.name: CategoricalDistribution(d.choices) for d in ledger.open_dimensions
+        }
+        past = list(history)
+        # A resumed study must not repeat the draws of its first run.
+        self._random = Random(seed * 1_000_003 + len(past))
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(
+            sampler=make_sampler(sampler, seed=self._random.getrandbits(31), workers=workers)
+        )
+        self._remember(past)
+        postponed = record.take_postponed() if record else []
+        self._queue = deque(ledger.candidate(a) for a in (*postponed, *warm_starts(ledger)))
+
+    def ask(self) -> Proposal | None:
+        """Return a candidate whose plan was never proposed; None: the space is exhausted."""
+        while self._queue:
+            candidate = self._queue.popleft()
+            if not self._ledger.is_taken(candidate.plan_key):
+                return self._begin(candidate)
+        for _ in range(PATIENCE if self._distributions else 0):
+            trial = self._suggest()
+            candidate = self._ledger.candidate(self._ledger.composed(trial.params))
+            if not self._ledger.is_taken(candidate.plan_key):
+                return self._propose(candidate, trial)
+            self._tell_known(candidate, trial)
+        unseen = self._ledger.unseen(self._random)
+        return self._begin(unseen) if unseen else None
+
+    def tell(self, ticket: int, number: int, result: TrialResult) -> None:
+        """Learn the outcome of a proposal, which is trial `number` of the study."""
+        candidate, trial = self._pending.pop(ticket)
+        self._ledger.take(candidate.plan_key, result)
+        if trial is not None:
+            self._finish(trial, result)
+        if self._record is not None:
+            self._record.add(number, candidate.assignment, result)
+
+    def postpone(self, ticket: int) -> None:
+        """Take back a proposal that was not finished: the next run of the study measures it."""
+        candidate, trial = self._pending.pop(ticket)
+        if trial is not None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        if self._record is not None:
+            self._record.postpone(candidate.assignment)
+
+    def _remember(self, past: list[TrialRecord]) -> None:
+        known = []
+        for old in past:
+            candidate = old.result.candidate
+            self._ledger.take(candidate.plan_key, old.result)
+            assignment = encode(self._ledger, candidate)
+            if assignment is not None:
+                known.append((old.number, assignment, old.result))
+        for number, assignment, result in known:
+            if assignment[PROGRAM] == COMPOSED:
+                trial = frozen_trial(self._ledger.space, self._open(assignment), number, result)
+                self._study.add_trial(trial)
+                self._told.add(tuple(trial.params.values()))
+        if self._record is not None:
+            self._record.sync(known)
+
+    def _open(self, assignment: Assignment) -> dict[str, str]:
+        return {name: assignment[name] for name in self._distributions}
+
+    def _begin(self, candidate: Candidate) -> Proposal:
+        """Propose a candidate that the sampler did not suggest, and let the sampler know."""
+        if candidate.assignment[PROGRAM] != COMPOSED or not self._distributions:
+            return self._propose(candidate, None)
+        self._study.enqueue_trial(self._open(candidate.assignment))
+        return self._propose(candidate, self._suggest())
+
+    def _suggest(self) -> optuna.Trial:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._study.ask(self._distributions)
+
+    def _propose(self, candidate: Candidate, trial: optuna.Trial | None) -> Proposal:
+        self._ledger.take(candidate.plan_key)
+        self._tickets += 1
+        self._pending[self._tickets] = (candidate, trial)
+        return Proposal(ticket=self._tickets, candidate=candidate)
+
+    def _tell_known(self, candidate: Candidate, trial: optuna.Trial) -> None:
+        result = self._ledger.result(candidate.plan_key)
+        if result is None or tuple(trial.params.values()) in self._told:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._finish(trial, result)
+
+    def _finish(self, trial: optuna.Trial, result: TrialResult) -> None:
+        self._told.add(tuple(trial.params.values()))
+        latency_ms = latency_of(result)
+        if latency_ms is None:  # why "pruned": `optuna_record.frozen_trial`
+            self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self._study.tell(trial, latency_ms)

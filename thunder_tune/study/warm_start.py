@@ -1,0 +1,66 @@
+"""Candidates worth measuring before a sampler knows anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thunder_tune.study.plans import PlanLedger
+from thunder_tune.values.plan import FUSERS
+from thunder_tune.values.space import (
+    CUDA_GRAPHS,
+    EXECUTOR,
+    FLOAT32_MATMUL,
+    FUSER,
+    PRECISION,
+    PROGRAM,
+    SearchSpace,
+)
+
+
+def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
+    """Yield whole-program back ends, then composed programs of one idea each, best bets first.
+
+    The composed ones: the default; each fuser wherever glue offers it, then wherever anything
+    does; each operator executor wherever it is offered; each lower precision wherever it is
+    offered. All of them with and without CUDA graphs where the space has these. Some resolve to
+    one plan; who measures them drops the repeats.
+    """
+    for name in ledger.whole_programs:
+        yield {PROGRAM: name}
+    if not ledger.can_compose:
+        return
+    space = ledger.space
+    graphs = space.by_name.get(CUDA_GRAPHS)
+    # "whole" comes first: where graphs work at all they rarely lose.
+    for idea in _ideas(space):
+        for choice in reversed(graphs.choices) if graphs else ("none",):
+            yield ledger.composed({**idea, **({CUDA_GRAPHS: choice} if graphs else {})})
+
+
+def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
+    yield {}
+    glue = _offered(space, (FUSER,))
+    for fuser in glue:
+        yield _uniform(space, (FUSER,), fuser)
+    for target in _offered(space, (FUSER, EXECUTOR)):
+        if target in glue:
+            yield _uniform(space, (FUSER, EXECUTOR), target)
+    for executor in _offered(space, (EXECUTOR,)):
+        if executor not in FUSERS:
+            yield _uniform(space, (EXECUTOR,), executor)
+    for compute in _offered(space, (PRECISION, FLOAT32_MATMUL)):
+        yield _uniform(space, (PRECISION, FLOAT32_MATMUL), compute)
+
+
+def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return every choice of the dimensions with these prefixes, in order of appearance."""
+    found = (c for d in space.dimensions if d.name.startswith(prefixes) for c in d.choices)
+    return tuple(dict.fromkeys(found))
+
+
+def _uniform(space: SearchSpace, prefixes: tuple[str, ...], choice: str) -> dict[str, str]:
+    return {
+        d.name: choice
+        for d in space.dimensions
+        if d.name.startswith(prefixes) and choice in d.choices
+    }

@@ -1,0 +1,547 @@
+"""What every database must do, as tests to inherit; values to store and strategies for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from thunder_tune.errors import ConflictError, NotFoundError
+from thunder_tune.storage import Database
+from thunder_tune.storage.documents import encode
+from thunder_tune.values.codec import to_data
+from thunder_tune.values.comparison import Block, Comparison, Contender, Round, Standing
+from thunder_tune.values.fingerprint import Fingerprint
+from thunder_tune.values.job import Description, Limits, Setting
+from thunder_tune.values.program import Cell, CellClass, Op, Program, TensorSpec
+from thunder_tune.values.recipe import BaselineEvidence, Evidence, Recipe, TunedPlan
+from thunder_tune.values.source import ModelSource
+from thunder_tune.values.space import Dimension, Excluded, SearchSpace
+from thunder_tune.values.study import StudySpec
+from thunder_tune.values.trial import (
+    Accuracy,
+    Candidate,
+    Failure,
+    FailureKind,
+    Role,
+    State,
+    Timing,
+    TrialResult,
+)
+
+MACHINE = Fingerprint(
+    device="NVIDIA H200",
+    capability="sm_90",
+    driver="570.1",
+    cuda="12.8",
+    python="3.11.7",
+    packages={"torch": "2.11.0", "lightning-thunder": "0.2.6"},
+)
+FEW = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def make_setting(**changes: Any) -> Setting:  # noqa: ANN401 - fields of Setting or ModelSource
+    """Return a setting of the model "mlp"; fields of its source are set alike."""
+    of_source = {k: changes.pop(k) for k in list(changes) if k in ModelSource.__slots__}
+    return Setting(source=ModelSource(**{"name": "mlp", **of_source}), **changes)
+
+
+def make_spec(name: str = "study", **changes: Any) -> StudySpec:  # noqa: ANN401
+    """Return a study's specification with `make_setting`'s setting unless one is given."""
+    return StudySpec(**{"name": name, "setting": make_setting(), **changes})
+
+
+def make_program(hash_: str = "a" * 64, *, reason: str = "") -> Program:
+    """Return a program of one linear."""
+    tensor = TensorSpec(shape=(4, 8), dtype="float32")
+    op = Op(
+        index=0,
+        graph=0,
+        name="torch.nn.functional.linear",
+        kind="linear",
+        inputs=(tensor, tensor),
+        outputs=(tensor,),
+        is_view=False,
+        class_id="linear-0",
+    )
+    linear = CellClass(
+        id="linear-0", loose_id="linear-l", kind="linear", count=1, ops=(op.name,), examples=(0,)
+    )
+    return Program(
+        front_end="dynamo",
+        hash=hash_,
+        loose_hash="b" * 64,
+        ops=(op,),
+        cells=(Cell(graph=0, ops=(0,), class_id="linear-0"),),
+        classes=(linear,),
+        reason=reason,
+    )
+
+
+def make_description(
+    program: Program | None = None, fingerprint: Fingerprint = MACHINE
+) -> Description:
+    """Return what a worker might have found out."""
+    dimension = Dimension(
+        name="program",
+        family="whole-program",
+        choices=("composed", "eager"),
+        excluded=(Excluded(choice="thunder", reason="not installed"),),
+    )
+    return Description(
+        program=program or make_program(),
+        space=SearchSpace(dimensions=(dimension,)),
+        fingerprint=fingerprint,
+        capture_s=1.5,
+        signature="(4, 8) float32",
+        failure=Failure(kind="not-judgeable", phase="check", message="constant"),
+        notes=("weights are random", "Größe \u2028 \0"),
+    )
+
+
+def make_result(
+    name: str = "composed",
+    *,
+    role: Role = "search",
+    latency_ms: float = 1.0,
+    failure: FailureKind | None = None,
+    state: State | None = None,
+) -> TrialResult:
+    """Return a complete result, or a failed one without a timing where `failure` is given."""
+    timing = Timing(
+        samples_ms=(latency_ms, latency_ms / 3), latency_ms=latency_ms, ci95_ms=(0.5, 2.5)
+    )
+    why = Failure(kind=failure, phase="compile", message="no") if failure else None
+    return TrialResult(
+        candidate=Candidate(assignment={"program": name}, plan_key="c" * 64),
+        role=role,
+        state=state or ("failed" if failure else "complete"),
+        timing=None if failure else timing,
+        failure=why,
+    )
+
+
+def make_comparison(latency_ms: float = 1.0) -> Comparison:
+    """Return a comparison of two contenders, one of which failed, in one round."""
+    failure = Failure(kind="crash", phase="time", message="died", group="died", log="x.log")
+    round_ = Round(
+        process_id=7,
+        blocks=(
+            Block(contender="eager", position=0, samples_ms=(latency_ms, 0.1), started_at=1e9),
+        ),
+        accuracy={"eager": Accuracy(error_ratio=1.0, relative_error=0.0, cosine=float("nan"))},
+        applied={"eager": 1.0},
+        peak_memory_bytes={"eager": None},
+        failures={"best": failure},
+        marks=("clock-changed",),
+    )
+    return Comparison(
+        contenders=(
+            Contender(name="eager", assignment={"program": "eager"}, is_baseline=True),
+            Contender(name="best", assignment={"program": "composed"}),
+        ),
+        rounds=(round_,),
+        reference="eager",
+        standings=(
+            Standing(name="eager", latency_ms=latency_ms, ci95_ms=(0.1, float("inf"))),
+            Standing(name="best", failure=failure),
+        ),
+    )
+
+
+def make_recipe(*hashes: str, latency_ms: float = 1.0) -> Recipe:
+    """Return a recipe with one plan for each exact hash ("a..." unless given)."""
+    return Recipe(
+        model="mlp",
+        source=ModelSource(name="mlp"),
+        kind="composed",
+        plans=tuple(
+            TunedPlan(
+                signature=f"plan {position}",
+                program_hash=hash_,
+                program_loose_hash="b" * 64,
+                assignment={"program": "composed"},
+                classes={"linear-0": "linear-l"},
+            )
+            for position, hash_ in enumerate(hashes or ("a" * 64,))
+        ),
+        fingerprint=MACHINE,
+        evidence=Evidence(
+            study="study",
+            date="2026-01-02",
+            latency_ms=latency_ms,
+            ci95_ms=(0.9, 1.1),
+            verdict="faster",
+            speedup=1.5,
+            speedup_ci95=(1.4, 1.6),
+            baselines=(BaselineEvidence(name="eager", latency_ms=None, failure="crash"),),
+        ),
+    )
+
+
+def written(value: object) -> str:
+    """Return a value as text that is equal for equal values, NaN included."""
+    return encode(to_data(value))
+
+
+_anything = st.text(st.characters())  # lone surrogates and NUL too
+_floats = st.floats()
+_digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+
+
+@st.composite
+def trial_results(draw: st.DrawFn) -> TrialResult:
+    """Draw results with any floats and any text, whether they make sense or not."""
+    few = st.dictionaries(_anything, _floats, max_size=3)
+    failures = st.builds(
+        Failure,
+        kind=st.sampled_from(["wrong", "crash", "out-of-memory"]),
+        phase=st.sampled_from(["load", "time"]),
+        message=_anything,
+        group=_anything,
+        log=_anything,
+    )
+    timings = st.builds(
+        Timing,
+        samples_ms=st.lists(_floats | st.floats(width=32), max_size=20).map(tuple),
+        latency_ms=_floats,
+        ci95_ms=st.tuples(_floats, _floats),
+        host_ms=st.none() | _floats,
+        clock=st.sampled_from(["device", "host"]),
+        marks=st.lists(_anything, max_size=2).map(tuple),
+    )
+    accuracies = st.builds(
+        Accuracy,
+        error_ratio=_floats,
+        relative_error=_floats,
+        cosine=_floats,
+        top1_agreement=st.none() | _floats,
+        policies=st.dictionaries(_anything, st.booleans(), max_size=2),
+    )
+    assignment = draw(st.dictionaries(_anything, _anything, max_size=3))
+    return TrialResult(
+        candidate=Candidate(assignment=assignment, plan_key=draw(_digests)),
+        role=draw(st.sampled_from(["baseline", "search"])),
+        state=draw(st.sampled_from(["complete", "failed", "pruned"])),
+        timing=draw(st.none() | timings),
+        accuracy=draw(st.none() | accuracies),
+        failure=draw(st.none() | failures),
+        peak_memory_bytes=draw(st.none() | st.integers(0, 2**48)),
+        first_call_s=draw(st.none() | _floats),
+        phase_s=draw(few),
+        worker=draw(_anything),
+        started_at=draw(_floats),
+    )
+
+
+def add_many(url: str, study: str, writer: str, count: int) -> None:
+    """Open the database and add `count` numbered results of one writer."""
+    database = Database.open(url)
+    for i in range(count):
+        database.add_trial(study, replace(make_result(), worker=writer, process_id=i))
+    database.close()
+
+
+class DatabaseContract:
+    """Inherit, and give a fixture `database` that opens an empty database for each test."""
+
+    def test_a_study_comes_back(self, database: Database) -> None:
+        """All fields of a specification are kept."""
+        spec = make_spec(
+            "a b ü", setting=make_setting(metric=("m:f", 0.5), policies=("same", "low")), seed=3
+        )
+        database.create_study(spec)
+        record = database.study("a b ü")
+        assert (record.spec, record.state, record.error) == (spec, "running", "")
+        assert record.created_at.utcoffset() is not None
+
+    def test_resuming_takes_the_new_budget(self, database: Database) -> None:
+        """Budget, seed, limits and log folder may change; state stays."""
+        database.create_study(make_spec(trials=5))
+        created_at = database.study("study").created_at
+        database.update_study("study", state="interrupted")
+        again = make_spec(
+            trials=9,
+            time_budget_s=60.0,
+            setting=make_setting(limits=Limits(check_s=1.0), log_folder="elsewhere"),
+        )
+        database.create_study(again)
+        record = database.study("study")
+        assert (record.spec, record.state) == (again, "interrupted")
+        assert record.created_at == created_at
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"name": "vit_b_16"}, "model mlp, not vit_b_16"),
+            ({"dtype": "bfloat16"}, "dtype float32, not bfloat16"),
+            ({"batch_size": 8}, "batch size 1, not 8"),
+            ({"mode": "train"}, "mode inference, not train"),
+            ({"policies": ("same", "low")}, "policies same, not same low"),
+            ({"preset": "quick"}, "preset inference, not quick"),
+            ({"metric": ("m:f", 1.0)}, r"metric none, not m:f 1\.0"),
+        ],
+    )
+    def test_another_setting_is_a_conflict(
+        self, database: Database, changes: dict[str, Any], said: str
+    ) -> None:
+        """The message says what differs, and the stored study is untouched."""
+        database.create_study(make_spec())
+        other = make_spec(setting=make_setting(**changes), trials=1)
+        with pytest.raises(ConflictError, match=f"'study' exists with other settings.*{said}"):
+            database.create_study(other)
+        with pytest.raises(ConflictError, match=said):
+            database.update_study("study", spec=other)
+        assert database.study("study").spec == make_spec()
+
+    def test_a_study_is_not_renamed(self, database: Database) -> None:
+        """A specification of another name is refused."""
+        database.create_study(make_spec())
+        with pytest.raises(ConflictError, match="'study' cannot be renamed to 'other'"):
+            database.update_study("study", spec=make_spec("other"))
+
+    def test_update_leaves_what_is_not_given(self, database: Database) -> None:
+        """State, error and specification change one by one."""
+        database.create_study(make_spec())
+        database.update_study("study", state="failed", error="no GPU")
+        database.update_study("study", spec=make_spec(trials=1))
+        record = database.study("study")
+        assert (record.state, record.error, record.spec.trials) == ("failed", "no GPU", 1)
+        database.update_study("study", error="")
+        assert database.study("study").error == ""
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda d, n: d.study(n),
+            lambda d, n: d.update_study(n, state="done"),
+            lambda d, n: d.save_description(n, make_description()),
+            lambda d, n: d.description(n),
+            lambda d, n: d.add_trial(n, make_result()),
+            lambda d, n: d.trials(n),
+            lambda d, n: d.save_comparison(n, make_comparison()),
+            lambda d, n: d.comparison(n),
+            lambda d, n: d.save_recipe(n, make_recipe()),
+            lambda d, n: d.recipes(n),
+        ],
+    )
+    def test_an_unknown_study_lists_close_names(
+        self, database: Database, use: Callable[[Database, str], object]
+    ) -> None:
+        """Every method says which names it might have been."""
+        with pytest.raises(NotFoundError, match="'vit-1' does not exist: no study is stored"):
+            use(database, "vit-1")
+        database.create_study(make_spec("vit-2"))
+        with pytest.raises(NotFoundError, match=r"'vit-1' does not exist: did you mean 'vit-2'\?"):
+            use(database, "vit-1")
+        with pytest.raises(NotFoundError, match="'bert' does not exist: stored are 'vit-2'"):
+            use(database, "bert")
+
+    @FEW
+    @given(result=trial_results())
+    def test_any_result_comes_back(self, database: Database, result: TrialResult) -> None:
+        """Every float to the bit, every character, in every field."""
+        database.create_study(make_spec())
+        number = database.add_trial("study", result)
+        stored = database.trials("study")[number]
+        assert stored.number == number
+        assert written(stored.result) == written(result)
+
+    def test_results_are_numbered_without_gaps(self, database: Database) -> None:
+        """Baselines and search trials of a study are counted together, each study alone."""
+        for name in ("one", "two"):
+            database.create_study(make_spec(name))
+        assert database.add_trial("one", make_result("eager", role="baseline")) == 0
+        assert database.add_trial("one", make_result()) == 1
+        assert database.add_trial("two", make_result()) == 0
+        assert database.add_trial("one", make_result(failure="wrong")) == 2
+        assert [t.number for t in database.trials("one")] == [0, 1, 2]
+        assert [t.number for t in database.trials("one", "search")] == [1, 2]
+        assert [t.number for t in database.trials("one", "baseline")] == [0]
+
+    def test_threads_lose_nothing(self, database: Database) -> None:
+        """Several threads that add at once get distinct numbers."""
+        database.create_study(make_spec())
+
+        def add(i: int) -> int:
+            return database.add_trial("study", replace(make_result(), process_id=i))
+
+        with ThreadPoolExecutor(4) as threads:
+            numbers = list(threads.map(add, range(40)))
+        assert sorted(numbers) == list(range(40))
+        stored = {t.number: t.result.process_id for t in database.trials("study")}
+        assert stored == {number: i for i, number in enumerate(numbers)}
+
+    def test_values_are_stored_by_value(self, database: Database) -> None:
+        """Changing a mapping that went in, or one that came out, changes nothing stored."""
+        database.create_study(make_spec())
+        assignment = {"program": "eager"}
+        candidate = Candidate(assignment=assignment, plan_key="c" * 64)
+        database.add_trial("study", replace(make_result(), candidate=candidate))
+        assignment["program"] = "changed"
+        first = database.trials("study")[0].result.candidate.assignment
+        assert first == {"program": "eager"}
+        first["program"] = "changed"  # type: ignore[index]  # a dictionary behind the Mapping
+        assert database.trials("study")[0].result.candidate.assignment == {"program": "eager"}
+
+    def test_a_description_comes_back(self, database: Database) -> None:
+        """None before the first, then the last."""
+        database.create_study(make_spec())
+        assert database.description("study") is None
+        uncaptured = Program(
+            front_end="none", hash="", loose_hash="", ops=(), cells=(), classes=(), reason="why"
+        )
+        other = replace(uncaptured, reason="another reason")
+        for program in (make_program(), uncaptured, other, make_program()):
+            description = make_description(program)
+            database.save_description("study", description)
+            assert database.description("study") == description
+
+    def test_a_result_belongs_to_the_machine_of_its_time(self, database: Database) -> None:
+        """A study that is resumed on another machine keeps apart what was measured where."""
+        database.create_study(make_spec())
+        database.add_trial("study", make_result())
+        moved = replace(MACHINE, device="NVIDIA H100")
+        for machine in (MACHINE, moved):
+            database.save_description("study", make_description(fingerprint=machine))
+            database.add_trial("study", make_result())
+        keys = [t.environment_key for t in database.trials("study")]
+        assert keys == ["", MACHINE.strict_key, moved.strict_key]
+
+    def test_the_last_comparison_comes_back(self, database: Database) -> None:
+        """With every block, and floats that JSON does not know."""
+        database.create_study(make_spec())
+        assert database.comparison("study") is None
+        for latency_ms in (1.0, 2.0):
+            database.save_comparison("study", make_comparison(latency_ms))
+        assert written(database.comparison("study")) == written(make_comparison(2.0))
+
+    def test_summaries_tell_the_best(self, database: Database) -> None:
+        """Newest study first; only complete results count as best."""
+        database.create_study(make_spec("empty", setting=make_setting(name="vit", device="cuda")))
+        database.create_study(make_spec("full"))
+        for name, latency_ms in (("eager", 3.0), ("thunder", 2.0)):
+            database.add_trial("full", make_result(name, role="baseline", latency_ms=latency_ms))
+        for latency_ms in (1.5, 1.25, float("nan")):
+            database.add_trial("full", make_result(latency_ms=latency_ms))
+        database.add_trial("full", make_result(latency_ms=0.5, state="failed"))
+        database.add_trial("full", make_result(failure="crash"))
+        full, empty = database.studies()
+        assert (full.name, full.trials, full.best_ms, full.best_baseline_ms) == (
+            "full",
+            5,
+            1.25,
+            2,
+        )
+        assert (empty.name, empty.model, empty.device, empty.state) == (
+            "empty",
+            "vit",
+            "cuda",
+            "running",
+        )
+        assert (empty.trials, empty.best_ms, empty.best_baseline_ms) == (0, None, None)
+        assert empty.created_at == database.study("empty").created_at
+
+    def test_baselines_are_reused_by_another_study(self, database: Database) -> None:
+        """The newest of each name that would come out the same."""
+        self._measure_baselines(database)
+        later = make_result("eager", role="baseline", latency_ms=4.0)
+        database.create_study(make_spec("later"))
+        database.save_description("later", make_description(make_program(reason="other words")))
+        database.add_trial("later", later)
+        database.add_trial("later", make_result("eager", role="baseline", failure="crash"))
+        found = database.reusable_baselines(make_description(), make_setting(log_folder="here"))
+        assert set(found) == {"eager", "thunder", "torch.compile:max-autotune"}
+        assert found["eager"] == later
+        assert found["thunder"].failure is not None
+
+    @pytest.mark.parametrize(
+        ("description", "setting"),
+        [
+            (make_description(make_program("f" * 64)), make_setting()),
+            (make_description(fingerprint=replace(MACHINE, driver="571")), make_setting()),
+            (
+                make_description(
+                    fingerprint=replace(
+                        MACHINE, packages={**MACHINE.packages, "lightning-thunder": "0.2.7"}
+                    )
+                ),
+                make_setting(),
+            ),
+            (make_description(), make_setting(batch_size=2)),
+            (make_description(), make_setting(policies=("low",))),
+            (make_description(), make_setting(metric=("m:f", 1.0))),
+        ],
+    )
+    def test_baselines_of_another_question_are_not_reused(
+        self, database: Database, description: Description, setting: Setting
+    ) -> None:
+        """Another program, machine, version, source, policy or metric is a miss."""
+        self._measure_baselines(database)
+        assert database.reusable_baselines(description, setting) == {}
+
+    def test_a_timeout_is_not_reused_under_other_limits(self, database: Database) -> None:
+        """Who raises the limit wants to know."""
+        self._measure_baselines(database)
+        longer = make_setting(limits=Limits(compile_s=5000.0))
+        found = database.reusable_baselines(make_description(), longer)
+        assert set(found) == {"eager", "thunder"}
+
+    def test_baselines_of_an_uncaptured_program_are_not_reused(self, database: Database) -> None:
+        """Without a hash nobody can tell whether the code is the same."""
+        uncaptured = Program(
+            front_end="none", hash="", loose_hash="", ops=(), cells=(), classes=()
+        )
+        description = make_description(uncaptured)
+        database.create_study(make_spec())
+        database.save_description("study", description)
+        database.add_trial("study", make_result("eager", role="baseline"))
+        assert database.reusable_baselines(description, make_setting()) == {}
+
+    def test_recipes_come_back_newest_first(self, database: Database) -> None:
+        """Saving one again makes it the newest and stores it once."""
+        for name in ("one", "two"):
+            database.create_study(make_spec(name))
+        first, second, third = (make_recipe(latency_ms=float(i)) for i in range(3))
+        database.save_recipe("one", first)
+        database.save_recipe("two", second)
+        database.save_recipe("one", third)
+        assert database.recipes() == [third, second, first]
+        assert database.recipes("one") == [third, first]
+        database.save_recipe("one", first)
+        assert database.recipes("one") == [first, third]
+
+    def test_recipes_are_found_by_model_and_by_program(self, database: Database) -> None:
+        """Everything given must hold; a recipe is found by any of its plans."""
+        database.create_study(make_spec())
+        one, both = make_recipe("1" * 64), make_recipe("1" * 64, "2" * 64)
+        database.save_recipe("study", one, model_key="m" * 64)
+        database.save_recipe("study", both)
+        find = database.find_recipes
+        assert find() == [both, one]
+        assert find(program_hash="1" * 64) == [both, one]
+        assert find(program_hash="2" * 64) == [both]
+        assert find(program_loose_hash="b" * 64) == [both, one]
+        assert find(model_key="m" * 64) == [one]
+        assert find(model_key="m" * 64, program_hash="2" * 64) == []
+        assert find(program_hash="2" * 64, program_loose_hash="1" * 64) == []
+
+    @staticmethod
+    def _measure_baselines(database: Database) -> None:
+        database.create_study(make_spec())
+        database.save_description("study", make_description())
+        add = database.add_trial
+        add("study", make_result("eager", role="baseline", latency_ms=3.0))
+        add("study", make_result("thunder", role="baseline", failure="compile"))
+        add("study", make_result("torch.compile", role="baseline", failure="worker-lost"))
+        add("study", make_result("torch.compile:max-autotune", role="baseline", failure="timeout"))
+        add("study", make_result("composed"))

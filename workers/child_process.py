@@ -1,0 +1,241 @@
+"""One child process as its parent sees it: started, watched, killed as a group, reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import site
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+import thunder_tune
+from thunder_tune.errors import WorkerError
+from thunder_tune.workers.protocol import Channel
+
+SESSION = "thunder_tune.workers.session:TrialSession"
+"""What a child answers with unless a test injects another."""
+
+_FAMILY_EVERY_S = 1.0
+_TAIL_BYTES = 16_384
+_END_S = 5.0
+
+# The kernel sends a child its parent-death signal when the *thread* that started it ends, so one
+# thread that lives as long as the interpreter starts all of them.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trial-starter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """How to start the children of one worker.
+
+    Attributes:
+        name: Of the worker; begins the names of its log files.
+        log_folder: Folder for log files where a job's setting names none; "": no logs.
+        slots: Workers that share this machine, for the default limit of host memory.
+        session: "module:attribute" called without arguments in the child; answers the jobs.
+        environment: Variables to set, or (None) to remove.
+    """
+
+    name: str = "worker-0"
+    log_folder: str = ""
+    slots: int = 1
+    session: str = SESSION
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class ChildProcess:
+    """A running child, in a session and process group of its own."""
+
+    def __init__(self, options: ChildOptions, log_folder: str) -> None:
+        """Start it; it reads its first message once its imports are done.
+
+        Raises:
+            WorkerError: The log folder cannot be written, or no process can be started.
+        """
+        self.started = time.monotonic()
+        ours, theirs = socket.socketpair()
+        try:
+            with _open_log(log_folder, options.name) as log, theirs:
+                self.log = "" if log.name == os.devnull else log.name
+                self._process = _starter.submit(_start, options, theirs, log).result()
+        except (OSError, RuntimeError) as error:
+            ours.close()
+            raise WorkerError(f"cannot start a trial process: {error}") from error
+        self.channel = Channel(ours)
+        self._family: dict[int, psutil.Process] = {}
+        self._family_seen = 0.0
+        self._killing = threading.RLock()
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is its group's id too."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def memory_bytes(self) -> int:
+        """Return the host memory of the child and its descendants: the sum of resident sizes.
+
+        Descendants are looked up about once a second: that takes milliseconds of processor time,
+        which a measurement beside it would feel. Pages shared after a fork count more than once.
+        """
+        self._look_for_family()
+        return sum(_resident_bytes(process) for process in self._family.values())
+
+    def exclusive_memory_bytes(self) -> int:
+        """Return the same with each shared page counted once; slow, so only to be sure."""
+        return sum(_proportional_bytes(process) for process in self._family.values())
+
+    def ending(self) -> str:
+        """Say how the process ended: "killed by SIGSEGV", "exited with status 3"."""
+        try:
+            code = self._process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            return "closed its channel"
+        if code >= 0:
+            return f"exited with status {code}"
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+
+    def last_words(self) -> str:
+        """Return the most telling line at the end of the log, or ""."""
+        if not self.log:
+            return ""
+        with open(self.log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        return _most_telling([line.strip() for line in lines if line.strip()])
+
+    def kill(self) -> None:
+        """Kill the child and all its descendants, and reap it; from any thread, and repeatedly."""
+        with self._killing:
+            if self._killed:  # the group's id may be another's by now
+                return
+            self._killed = True
+            self._look_for_family(at_once=True)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            others = [p for p in self._family.values() if p.pid != self.pid]
+            for process in others:  # those that left the group
+                with suppress(psutil.Error):
+                    process.kill()
+            deadline = time.monotonic() + _END_S
+            while any(_runs(process) for process in others) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Kill the child and close our end of the channel; by the thread that uses it."""
+        self.kill()
+        self.channel.close()
+
+    def _look_for_family(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if not at_once and now - self._family_seen < _FAMILY_EVERY_S:
+            return
+        self._family_seen = now
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.pid)
+            # Kept from earlier looks too: a descendant whose parent ended is no longer below us.
+            for process in (root, *root.children(recursive=True)):
+                self._family.setdefault(process.pid, process)
+
+
+def _start(
+    options: ChildOptions, channel: socket.socket, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start the process; called in the starter's thread."""
+    command = [sys.executable, "-m", "thunder_tune.workers.trial_process"]
+    command += ["--fd", str(channel.fileno()), "--parent", str(os.getpid())]
+    command += ["--session", options.session]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=(channel.fileno(),),
+        start_new_session=True,
+        env=_environment(options.environment),
+    )
+
+
+def with_package_path(path: str) -> str:
+    """Return a PYTHONPATH by which other processes find this same thunder_tune.
+
+    An installed package is found without; naming site-packages here would put it before the
+    standard library.
+    """
+    folder = str(Path(thunder_tune.__file__).resolve().parent.parent)
+    if folder in (*site.getsitepackages(), site.getusersitepackages()):
+        return path
+    rest = [entry for entry in path.split(os.pathsep) if entry and entry != folder]
+    return os.pathsep.join([folder, *rest])
+
+
+def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    wanted = {**os.environ, **changes, "PYTHONUNBUFFERED": "1"}
+    environment = {name: value for name, value in wanted.items() if value is not None}
+    environment["PYTHONPATH"] = with_package_path(environment.get("PYTHONPATH", ""))
+    return environment
+
+
+def _open_log(folder: str, name: str) -> IO[bytes]:
+    """Open the first file of the worker that does not exist yet."""
+    if not folder:
+        return open(os.devnull, "wb")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        try:
+            return open(Path(folder) / f"{name}.{number}.log", "xb")
+        except FileExistsError:
+            number += 1
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it can still do something; whose turn it is to reap it does not matter."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _proportional_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0
+
+
+def _most_telling(lines: list[str]) -> str:
+    """Pick the innermost frame of a fatal error that faulthandler wrote, else the last line."""
+    fatal = [i for i, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    if not fatal:
+        return lines[-1][:200] if lines else ""
+    after = lines[fatal[-1] :]
+    current = [i for i, line in enumerate(after) if line.startswith("Current thread")]
+    frame = after[current[0] + 1] if current and current[0] + 1 < len(after) else ""
+    return f"{after[0]} {frame}".strip()[:300]

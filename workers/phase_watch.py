@@ -1,0 +1,110 @@
+"""How long a child has been in each phase, and how much it may take of time and memory."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import psutil
+
+from thunder_tune.values.job import Limits, Progress
+from thunder_tune.values.trial import Phase
+from thunder_tune.workers.protocol import ProtocolError
+
+DOING: Mapping[Phase, str] = {
+    "start": "starting",
+    "load": "loading the model",
+    "capture": "capturing the program",
+    "compile": "compiling",
+    "check": "checking the result",
+    "time": "timing",
+}
+"""Phases in words."""
+
+_MACHINE_SHARE = 0.8
+
+
+class PhaseWatch:
+    """Follows the progress events of one job.
+
+    Attributes:
+        phase: What the child does.
+        subject: The contender it does it for, or "".
+        limit_s: Seconds that this may take.
+    """
+
+    def __init__(self, limits: Limits, *, since: float, deadline: float | None = None) -> None:
+        """Begin with phase "start" at `since`.
+
+        Args:
+            limits: Seconds for each phase.
+            since: Reading of the monotonic clock.
+            deadline: Reading at which the whole job has to end, if any.
+        """
+        self.phase: Phase = "start"
+        self.subject = ""
+        self._limits = limits
+        self._deadline = deadline
+        self._since = since
+        self.limit_s = self._limit()
+        self._seconds: dict[str, float] = {}
+
+    def begin(self, progress: Progress) -> None:
+        """Note that the child enters a phase, perhaps the same one anew.
+
+        Raises:
+            ProtocolError: There is no such phase.
+        """
+        self.seconds()
+        if progress.phase not in DOING:
+            raise ProtocolError(f"unknown phase {progress.phase!r}")
+        self.phase = cast(Phase, progress.phase)
+        self.subject = progress.subject
+        self.limit_s = self._limit()
+
+    def overdue(self) -> str:
+        """Say which limit has run out, or ""."""
+        now = time.monotonic()
+        if self._deadline is not None and now > self._deadline:
+            return "the time for the comparison ran out"
+        if now - self._since > self.limit_s:
+            return f"took longer than the limit of {self.limit_s:.3g} s"
+        return ""
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent in each phase up to now."""
+        now = time.monotonic()
+        self._seconds[self.phase] = self._seconds.get(self.phase, 0.0) + now - self._since
+        self._since = now
+        return dict(self._seconds)
+
+    def _limit(self) -> float:
+        limit = self._limits.of(self.phase)
+        if self._deadline is not None and self.phase == "compile" and self.subject:
+            # One contender that hangs must leave time to measure the others without it.
+            limit = min(limit, max(0.0, self._deadline - self._since) / 2)
+        return limit
+
+
+def host_memory_limit(limits: Limits, slots: int) -> int:
+    """Return the bytes of host memory that one child may use.
+
+    Without a limit asked for: four fifths of the machine's memory divided by the workers on it.
+    """
+    if limits.host_memory_bytes is not None:
+        return limits.host_memory_bytes
+    return int(_machine_memory() * _MACHINE_SHARE / slots)
+
+
+@functools.cache
+def _machine_memory() -> int:
+    """Return the memory of the machine, or of the container where that is smaller, in bytes."""
+    total = int(psutil.virtual_memory().total)
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # absent, or "max"
+            total = min(total, int(Path(path).read_text()))
+    return total
