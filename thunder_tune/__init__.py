@@ -1,12 +1,14 @@
 """thunder-tune: find the fastest accurate way to run a PyTorch model.
 
 Importing this package loads no torch, ray or sqlalchemy: `load_recipe`, `best_recipe` and `tune`
-come from `thunder_tune.integration` when they are first used.
+come from `thunder_tune.integration` when they are first used. Where thunder is loaded already,
+that module is imported at once, so that thunder knows the recipe "tuned".
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from thunder_tune.__about__ import __version__
@@ -28,3 +30,6 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 
+
+if "thunder" in sys.modules:
+    importlib.import_module("thunder_tune.integration")

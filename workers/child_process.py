@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,8 @@ SESSION = "thunder_tune.workers.session:TrialSession"
 """What a child answers with unless a test injects another."""
 
 _FAMILY_EVERY_S = 1.0
+_MARK = "THUNDER_TUNE_TRIAL_PROCESS"
+"""Variable that all descendants of a child inherit, those too that left its group and session."""
 _TAIL_BYTES = 16_384
 _END_S = 5.0
 
@@ -64,17 +67,18 @@ class ChildProcess:
             WorkerError: The log folder cannot be written, or no process can be started.
         """
         self.started = time.monotonic()
+        self._mark = uuid.uuid4().hex
         ours, theirs = socket.socketpair()
         try:
             with _open_log(log_folder, options.name) as log, theirs:
                 self.log = "" if log.name == os.devnull else log.name
-                self._process = _starter.submit(_start, options, theirs, log).result()
+                self._process = _starter.submit(_start, options, theirs, log, self._mark).result()
         except (OSError, RuntimeError) as error:
             ours.close()
             raise WorkerError(f"cannot start a trial process: {error}") from error
         self.channel = Channel(ours)
-        self._family: dict[int, psutil.Process] = {}
-        self._family_seen = 0.0
+        self._family: list[psutil.Process] = []
+        self._family_found = 0.0
         self._killing = threading.RLock()
         self._killed = False
 
@@ -93,12 +97,12 @@ class ChildProcess:
         Descendants are looked up about once a second: that takes milliseconds of processor time,
         which a measurement beside it would feel. Pages shared after a fork count more than once.
         """
-        self._look_for_family()
-        return sum(_resident_bytes(process) for process in self._family.values())
+        self._find_family()
+        return sum(_resident_bytes(process) for process in self._family)
 
     def exclusive_memory_bytes(self) -> int:
         """Return the same with each shared page counted once; slow, so only to be sure."""
-        return sum(_proportional_bytes(process) for process in self._family.values())
+        return sum(_proportional_bytes(process) for process in self._family)
 
     def ending(self) -> str:
         """Say how the process ended: "killed by SIGSEGV", "exited with status 3"."""
@@ -128,16 +132,15 @@ class ChildProcess:
             if self._killed:  # the group's id may be another's by now
                 return
             self._killed = True
-            self._look_for_family(at_once=True)
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
-            others = [p for p in self._family.values() if p.pid != self.pid]
-            for process in others:  # those that left the group
+            strays = _processes_with(_MARK, self._mark)
+            for process in strays:  # those that left the group
                 with suppress(psutil.Error):
                     process.kill()
             deadline = time.monotonic() + _END_S
-            while any(_runs(process) for process in others) and time.monotonic() < deadline:
+            while any(_runs(process) for process in strays) and time.monotonic() < deadline:
                 time.sleep(0.01)
 
     def close(self) -> None:
@@ -145,20 +148,17 @@ class ChildProcess:
         self.kill()
         self.channel.close()
 
-    def _look_for_family(self, *, at_once: bool = False) -> None:
+    def _find_family(self) -> None:
         now = time.monotonic()
-        if not at_once and now - self._family_seen < _FAMILY_EVERY_S:
-            return
-        self._family_seen = now
-        with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.pid)
-            # Kept from earlier looks too: a descendant whose parent ended is no longer below us.
-            for process in (root, *root.children(recursive=True)):
-                self._family.setdefault(process.pid, process)
+        if now - self._family_found >= _FAMILY_EVERY_S:
+            self._family_found = now
+            with suppress(psutil.NoSuchProcess):
+                root = psutil.Process(self.pid)
+                self._family = [root, *root.children(recursive=True)]
 
 
 def _start(
-    options: ChildOptions, channel: socket.socket, log: IO[bytes]
+    options: ChildOptions, channel: socket.socket, log: IO[bytes], mark: str
 ) -> subprocess.Popen[bytes]:
     """Start the process; called in the starter's thread."""
     command = [sys.executable, "-m", "thunder_tune.workers.trial_process"]
@@ -171,7 +171,7 @@ def _start(
         stderr=subprocess.STDOUT,
         pass_fds=(channel.fileno(),),
         start_new_session=True,
-        env=_environment(options.environment),
+        env=_environment({**options.environment, _MARK: mark}),
     )
 
 
@@ -206,6 +206,16 @@ def _open_log(folder: str, name: str) -> IO[bytes]:
             return open(Path(folder) / f"{name}.{number}.log", "xb")
         except FileExistsError:
             number += 1
+
+
+def _processes_with(variable: str, value: str) -> list[psutil.Process]:
+    """Return the processes of this user that were started with a variable's value."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(variable) == value:
+                found.append(process)
+    return found
 
 
 def _runs(process: psutil.Process) -> bool:

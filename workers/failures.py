@@ -32,7 +32,7 @@ _MEMORY_TEXTS = (
 # After these every further call into CUDA fails the same way: only a new process helps.
 _STICKY_TEXTS = (
     "illegal memory access",
-    "device-side assert",
+    "device-side assert triggered",  # every CUDA error's text ends with "Device-side assertions"
     "misaligned address",
     "unspecified launch failure",
     "illegal instruction",
@@ -53,6 +53,18 @@ _OUR_FOLDERS = tuple(
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+FAULTS = (Exception, SystemExit)
+"""What the code of a model or a compiler may raise; none of it may end the child."""
+
+
+class ModelFault(Exception):
+    """The model itself is at fault, whatever the candidate; holds the failure that says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 def classify(
     error: BaseException,
     phase: Phase,
@@ -68,6 +80,8 @@ def classify(
         kind: Kind unless the error itself says otherwise; the phase's own by default.
         of_model: Whether the user's model ran as it is, so that an ordinary fault is its own.
     """
+    if isinstance(error, ModelFault):
+        return error.failure
     text = str(error)
     line = _first_line(text)
     place = _place(error, text)

@@ -59,6 +59,7 @@ class RayWorker:
         resources = {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
         self._remote = ray.remote(concurrency_groups={CONTROL: 1}, **resources)(TrialActor)
         self._actor = self._remote.remote(options)
+        self._is_ready = False
 
     def await_ready(self) -> None:
         """Wait until the actor runs.
@@ -68,6 +69,7 @@ class RayWorker:
         """
         try:
             ray.get(self._actor.ready.remote(), timeout=self._start_s)
+            self._is_ready = True
         except GetTimeoutError as error:
             raise WorkerError(
                 f"{self._options.name} did not start within {self._start_s:.3g} s: "
@@ -117,8 +119,9 @@ class RayWorker:
         """End the actor, its running job and all its processes."""
         if not ray.is_initialized():
             return
-        with suppress(RayError):
-            ray.get(self._actor.close.remote(), timeout=_CONTROL_S)
+        if self._is_ready:
+            with suppress(RayError):
+                ray.get(self._actor.close.remote(), timeout=_CONTROL_S)
         self._kill()
 
     def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the method's own
@@ -132,6 +135,7 @@ class RayWorker:
             raise WorkerError(f"{self._options.name} died: {_line(error)}") from error
 
     def _kill(self) -> None:
+        self._is_ready = False
         with suppress(RayError, RuntimeError, ValueError):
             ray.kill(self._actor, no_restart=True)
 

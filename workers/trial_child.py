@@ -14,23 +14,19 @@ from typing import TypeVar
 
 from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import Round
-from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
-from thunder_tune.values.program import Program
-from thunder_tune.values.space import COMPOSED, PROGRAM, SearchSpace
+from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.child_process import ChildOptions, ChildProcess
 from thunder_tune.workers.conversation import Done, converse
 from thunder_tune.workers.phase_watch import PhaseWatch, host_memory_limit
 from thunder_tune.workers.protocol import Message
+from thunder_tune.workers.undescribed import undescribed
 
 T = TypeVar("T")
 
 _GRACE_S = 5.0
 """For a comparison to end by itself once its time is over: one block and the answer."""
-
-NO_PROGRAM = Program(front_end="none", hash="", loose_hash="", ops=(), cells=(), classes=())
-"""The program of a model that was not, or not yet, captured."""
 
 
 class JobCancelled(WorkerError):
@@ -59,7 +55,7 @@ class TrialChild:
         """Describe the model; a fault of the child is in `Description.failure`."""
         done = self._run(Message.of("describe", job), Description, job.setting, epoch)
         if done.value is None:
-            return _undescribed(done.logged(done.failure))
+            return undescribed(done.logged(done.failure))
         return replace(done.value, failure=done.logged(done.value.failure))
 
     def measure(self, job: MeasureJob, epoch: int = 0) -> TrialResult:
@@ -100,7 +96,9 @@ class TrialChild:
             done = self._run(message, Round, job.setting, epoch, alone=True, deadline=deadline)
             if done.value is not None:
                 own = {n: replace(f, log=done.log) for n, f in done.value.failures.items()}
-                return replace(done.value, failures={**failures, **own})
+                measured = {block.contender for block in done.value.blocks}
+                missed = dict.fromkeys(waiting.keys() - measured, rest)
+                return replace(done.value, failures={**failures, **missed, **own})
             failure = done.logged(done.failure) or rest
             blamed = waiting.pop(done.subject, None)
             if blamed is not None:
@@ -199,15 +197,4 @@ def _not_reached(timeout_s: float) -> Failure:
         phase="time",
         message=f"not reached within the {timeout_s:.3g} s of the comparison",
         group="not reached within the time of the comparison",
-    )
-
-
-def _undescribed(failure: Failure | None) -> Description:
-    return Description(
-        program=NO_PROGRAM,
-        space=SearchSpace(dimensions=()),
-        fingerprint=Fingerprint(device="", capability=""),
-        capture_s=0.0,
-        signature="",
-        failure=failure,
     )

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from thunder_tune.errors import InputError
-from thunder_tune.models import load
+from thunder_tune.errors import InputError, MissingDependency, NotFoundError
+from thunder_tune.models import check_names, load
 from thunder_tune.values.source import ModelSource
 
 SMALL = ["mlp", "nanogpt", "resnet18", "mobilenet_v3_small", "squeezenet1_0"]
@@ -137,3 +138,24 @@ def test_a_missing_device_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"'cuda': PyTorch sees no CUDA device.*--device cpu"):
         load(ModelSource(name="mlp", device="cuda"))
+
+
+def test_checking_names_builds_nothing_and_knows_the_family(monkeypatch):
+    monkeypatch.setattr(torch.nn.Linear, "__init__", None)
+    info = check_names(ModelSource(name="vit_h_14"))
+    assert (info.name, info.family) == ("vit_h_14", "torchvision")
+
+
+def test_checking_names_finds_what_load_would():
+    with pytest.raises(NotFoundError, match=r"unknown model 'vit'"):
+        check_names(ModelSource(name="vit"))
+    with pytest.raises(NotFoundError, match=r"no module 'absent_module'"):
+        check_names(ModelSource(name="mlp", inputs="absent_module:f"))
+    with pytest.raises(NotFoundError, match=r"no module 'absent_module'"):
+        check_names(ModelSource(name="absent_module:f", inputs="absent_module:g"))
+
+
+def test_checking_names_finds_a_missing_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingDependency, match=r"thunder-tune\[hf\]"):
+        check_names(ModelSource(name="gpt2"))

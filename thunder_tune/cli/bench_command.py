@@ -13,11 +13,11 @@ import typer
 from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.documents import bench_document, failure_text
 from thunder_tune.cli.durations import seconds_of
-from thunder_tune.cli.recipe_files import read_recipe
 from thunder_tune.cli.request import device_of, log_folder_of
 from thunder_tune.cli.study_commands import newest_recipe
 from thunder_tune.errors import InputError
-from thunder_tune.values.comparison import Comparison, Contender
+from thunder_tune.recipes import read_recipe
+from thunder_tune.values.comparison import Comparison, Contender, Verdict
 from thunder_tune.values.job import Setting
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import PROGRAM
@@ -111,17 +111,20 @@ def _setting(recipe: Recipe) -> Setting:
 
 def _tuned(recipe: Recipe, comparison: Comparison) -> Winner | None:
     """Say what the comparison makes of the recipe; None where it could not be measured."""
-    from thunder_tune.study.verdict import verdict_of
+    from thunder_tune.measure.statistics import decide
 
     standing = comparison.standing(TUNED)
     if standing.latency_ms is None or standing.ratio is None:
         return None
+    verdict: Verdict = "tie"
+    if comparison.reference != TUNED and standing.ratio_log_error is not None:
+        verdict = decide(standing, family=1)
     lo, hi = standing.ratio_ci95 or (standing.ratio, standing.ratio)
     return Winner(
         assignment=recipe.plans[0].assignment,
         kind=recipe.kind,
         standing=standing,
-        verdict=verdict_of(standing.ratio_ci95),
+        verdict=verdict,
         speedup=1.0 / standing.ratio,
         speedup_ci95=(1.0 / hi, 1.0 / lo),
         digest=recipe.digest,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any, Literal
 
 from thunder_tune.cli import exits, options
+from thunder_tune.machine import installed, nvfuser_name
 
 State = Literal["ok", "missing", "broken"]
 
@@ -26,7 +27,7 @@ REQUIRED = (
 )
 OPTIONAL = {
     "transformers": "bert_large, llama_3_2_1b and others: pip install 'thunder-tune[hf]'",
-    "nvfuser-cu128-torch210": "fuser nvfuser: torch 2.10 and pip install 'thunder-tune[nvfuser]'",
+    "nvfuser": "fuser nvfuser: torch 2.10 and pip install 'thunder-tune[nvfuser]'",
     "nvidia-cudnn-frontend": "executor cudnn: pip install 'thunder-tune[cudnn]'",
     "transformer-engine": "FP8: a CUDA toolkit and pip install 'thunder-tune[te]'",
     "triton": "fused kernels on CUDA: comes with torch on Linux",
@@ -71,23 +72,16 @@ def packages() -> list[Check]:
     """Return versions of what is needed and of what would add something."""
     checks = []
     for name in REQUIRED:
-        version = _version(name)
+        version = installed(name)
         detail = version or "pip install thunder-tune"
         state: State = "ok" if version else "missing"
         checks.append(Check(name=name, state=state, detail=detail, is_required=True))
     for name, use in OPTIONAL.items():
-        version = _version(name)
+        version = installed(nvfuser_name() or name if name == "nvfuser" else name)
         checks.append(
             Check(name=name, state="ok" if version else "missing", detail=version or use)
         )
     return checks
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def compiler() -> Check:
@@ -146,13 +140,15 @@ def executors() -> list[Check]:
             checks.append(Check(name=f"executor {info.name}", state=state, detail=detail))
         return checks
 
-    return _guarded("executors", found)
+    return guarded("executors", found)
 
 
-def _guarded(name: str, found: Callable[[], list[Check]]) -> list[Check]:
+def guarded(name: str, found: Callable[[], list[Check]]) -> list[Check]:
     """Turn whatever a broken installation raises into a line of the report."""
     try:
-        return found()
+        with warnings.catch_warnings():  # thunder warns of each package it could use
+            warnings.simplefilter("ignore")
+            return found()
     except Exception as error:  # this command is for broken installations
         detail = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return [Check(name=name, state="broken", detail=detail, is_required=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,11 +71,10 @@ def setting_of(flags: ModelFlags, *, log_folder: str = "") -> Setting:
     metric = None
     if flags.metric is not None and flags.metric_min is not None:
         metric = (flags.metric, flags.metric_min)
-    default_preset = "training" if source.mode == "train" else "inference"
     return Setting(
         source=source,
         policies=policies,
-        preset=flags.preset or default_preset,
+        preset=_preset(flags.preset, source.mode),
         metric=metric,
         log_folder=log_folder,
     )
@@ -129,6 +129,17 @@ def _mode(text: str | None) -> Mode:
     if text == "train":
         return "train"
     raise InputError(f"unknown mode {text!r}: use one of inference, train")
+
+
+def _preset(name: str | None, mode: Mode) -> str:
+    if name is None:
+        return "training" if mode == "train" else "inference"
+    with warnings.catch_warnings():  # thunder warns of each package it could use
+        warnings.simplefilter("ignore")
+        from thunder_tune.search_spaces import PRESETS
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}: use one of {', '.join(PRESETS)}")
+    return name
 
 
 def study_name(source: ModelSource) -> str:

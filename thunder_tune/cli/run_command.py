@@ -15,9 +15,10 @@ from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.documents import failure_groups, run_document, space_document
 from thunder_tune.cli.durations import text_of
 from thunder_tune.cli.estimate import estimated_s
-from thunder_tune.cli.recipe_files import check_writable, default_path, write_recipe
+from thunder_tune.cli.recipe_paths import check_writable, composed_path, default_path
 from thunder_tune.cli.request import BudgetFlags, ModelFlags, new_spec, resumed_spec
 from thunder_tune.errors import InputError
+from thunder_tune.recipes import write_recipe
 from thunder_tune.values.study import Outcome, StudySpec, Winner
 from thunder_tune.values.trial import TrialResult
 
@@ -108,18 +109,12 @@ def _write_recipes(outcome: Outcome, database: Database, path: Path) -> dict[str
     """Write the recipes of the best and the best composed program; return paths by digest."""
     stored = {r.digest: r for r in database.recipes(outcome.study)}
     written: dict[str, str] = {}
-    for winner, target in ((outcome.best, path), (outcome.best_composed, _beside(path))):
+    for winner, target in ((outcome.best, path), (outcome.best_composed, composed_path(path))):
         if winner is None or winner.digest in written or winner.digest not in stored:
             continue
         write_recipe(stored[winner.digest], target)
         written[winner.digest] = str(target)
     return written
-
-
-def _beside(path: Path) -> Path:
-    """Return where the best composed recipe goes when it is not the best."""
-    ending = ".recipe.json" if path.name.endswith(".recipe.json") else path.suffix
-    return path.with_name(f"{path.name.removesuffix(ending)}.composed{ending}")
 
 
 def _report(

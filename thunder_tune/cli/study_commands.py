@@ -10,8 +10,9 @@ import typer
 
 from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.documents import failure_groups, failure_text
-from thunder_tune.cli.recipe_files import check_writable, default_path, write_recipe
+from thunder_tune.cli.recipe_paths import check_writable, default_path
 from thunder_tune.errors import NotFoundError
+from thunder_tune.recipes import write_recipe
 from thunder_tune.values.codec import to_data
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, PROGRAM

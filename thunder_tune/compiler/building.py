@@ -36,28 +36,19 @@ class Built:
         self._capture = capture
         self.graphs = tuple(graphs)
         self._bound = tuple(bound)
-        self._called = False
-        self._compiled_before = _compiled_frames()
-        self._whole_applied = 1.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         """Run the candidate."""
         if self._capture is not None:
             self._capture.bind(self._bound)
             return self._entry(*args, **kwargs)
-        result = self._entry(*args, **kwargs)
-        if not self._called:
-            self._called = True
-            if self._plan.program.startswith("torch.compile"):
-                # torch.compile that gave up on every frame has run eagerly and says nothing.
-                self._whole_applied = float(_compiled_frames() > self._compiled_before)
-        return result
+        return self._entry(*args, **kwargs)
 
     @property
     def applied(self) -> float:
         """Share of ops that run where the plan says, 0 to 1; after the first call."""
         if self._capture is None:
-            return self._whole_applied
+            return float(self._plan.program == "eager" or _was_compiled(self._entry))
         if any(graph.calls == 0 for graph in self._capture.graphs):
             return 0.0  # Dynamo did not lead the call to our graphs
         places = {i: where for g in self.graphs for i, where in g.places.items()}
@@ -73,8 +64,13 @@ def _closed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     raise RuntimeError("this candidate was closed")
 
 
-def _compiled_frames() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+def _was_compiled(entry: Callable[..., Any]) -> bool:
+    """Whether Dynamo compiled a frame: one that gave up on all runs eagerly and says nothing."""
+    if not isinstance(entry, torch._dynamo.eval_frame.OptimizedModule):
+        return True
+    code = type(entry._orig_mod).forward.__code__
+    found = torch._dynamo.eval_frame._debug_get_cache_entry_list(code)
+    return bool(found) or bool(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def build(model: Callable[..., Any], plan: Plan, capture: Capture | None) -> Built:

@@ -13,6 +13,9 @@ from thunder_tune.values.trial import Accuracy
 MAX_ERROR_RATIO = 2.0
 """Limit of `same`, and good enough for every other policy."""
 
+METRIC = "metric"
+"""Name of the user's own metric among an accuracy's policies."""
+
 PART = 4.0
 """A part of an output may err this many times as much as the policy allows the whole.
 

@@ -75,6 +75,7 @@ def time_step(
     watch = DeviceWatch(place)
     sample = _device_samples if place.type == "cuda" else _host_samples
     samples: list[float] = []
+    gc.collect()
     with _without_collector():
         warmup_calls, call_s = _warm_up(step, cycle, place, max_s=max(0.5, request.max_s / 2))
         batch = max(1, min(MAX_IN_FLIGHT, int(BATCH_S / max(call_s, 1e-9))))
@@ -224,7 +225,7 @@ def _host_samples(step: Step, inputs: Iterator[Inputs], watch: DeviceWatch) -> l
 def _device_samples(step: Step, inputs: Iterator[Inputs], watch: DeviceWatch) -> list[float]:
     pairs = []
     for item in inputs:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = _event(), _event()
         begin.record()
         result = step(item)
         end.record()
@@ -233,6 +234,10 @@ def _device_samples(step: Step, inputs: Iterator[Inputs], watch: DeviceWatch) ->
     watch.observe()  # while the device still works
     pairs[-1][1].synchronize()
     return [begin.elapsed_time(end) for begin, end in pairs]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has none
 
 
 def _host_ms(step: Step, cycle: Iterator[Inputs]) -> float:
@@ -257,7 +262,6 @@ def _half_width(samples: Sequence[float]) -> float:
 @contextmanager
 def _without_collector() -> Iterator[None]:
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

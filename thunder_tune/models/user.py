@@ -34,8 +34,9 @@ def check(source: ModelSource) -> Factory:
             f"model {source.name!r} needs --inputs package.module:make_inputs, "
             "a function that returns the arguments of one call"
         )
+    factory = _find(source.name, source.search_path)
     _find(source.inputs, source.search_path)
-    return _find(source.name, source.search_path)
+    return factory
 
 
 def make(source: ModelSource) -> LoadedModel:

@@ -5,6 +5,12 @@
 """
 
 from thunder_tune.program.capturing import capture
-from thunder_tune.program.frontend import Capture, CaptureError, CapturedGraph
+from thunder_tune.program.frontend import (
+    Capture,
+    CapturedGraph,
+    CaptureError,
+    model_key,
+    signature_of,
+)
 
-__all__ = ["Capture", "CaptureError", "CapturedGraph", "capture"]
+__all__ = ["Capture", "CaptureError", "CapturedGraph", "capture", "model_key", "signature_of"]

@@ -30,8 +30,8 @@ def capture(
 ) -> Capture:
     """Capture a model's computation on one input signature.
 
-    "auto" takes `dynamo` when it sees the whole program as one graph, else `thunder.jit` when that
-    does, else `dynamo`'s several graphs. The choice and its reason are in `Program.reason`.
+    "auto" takes `dynamo`, whose graph breaks keep a program faithful, and `thunder.jit` for what
+    Dynamo cannot capture at all. The choice and its reason are in `Program.reason`.
 
     Args:
         model: Module or function.
@@ -54,19 +54,13 @@ def capture(
     names = tuple(FRONT_ENDS) if front_end == "auto" else (front_end,)
     started = time.perf_counter()
     reasons: list[str] = []
-    broken: Capture | None = None
     for name in names:
         try:
             found = FRONT_ENDS[name]().capture(model, args, kwargs, training=training)
         except CaptureError as error:
             reasons.append(f"{name}: {error}")
             continue
-        if len(found.graphs) == 1 or len(names) == 1:
-            return _with_reason(found, reasons)
-        broken = found
-        reasons.append(f"{name}: {len(found.graphs)} graphs")
-    if broken is not None:
-        return _with_reason(broken, reasons[1:])
+        return _with_reason(found, reasons)
     nothing = digest(["nothing captured"])
     return Capture(
         program=Program(

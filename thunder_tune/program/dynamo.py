@@ -45,8 +45,14 @@ class DynamoFrontEnd:
         """Capture every graph that Dynamo makes of one call."""
         started = time.perf_counter()
         graphs: list[CapturedGraph] = []
+        closed = False
 
         def back_end(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            if closed:  # a silent recompilation would run this call outside every candidate
+                raise RuntimeError(
+                    "the model was called in another way than it was captured: other shapes, "
+                    "types, grad mode or Python values"
+                )
             captured = capture_graph(graph, inputs)
             captured.bound = graph.forward  # this first call only needs the model's own result
             graphs.append(captured)
@@ -62,6 +68,9 @@ class DynamoFrontEnd:
             cause = error.__cause__ if isinstance(error.__cause__, Unsupported) else error
             inner = getattr(error, "inner_exception", cause)
             raise CaptureError(f"{type(inner).__name__}: {inner}".splitlines()[0][:300]) from error
+        closed = True
+        for graph in graphs:
+            graph.calls = 0
         if not graphs:
             raise CaptureError("Dynamo found no graph: the model does no tensor work it can see")
         return Capture(

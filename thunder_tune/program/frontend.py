@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from thunder.core.trace import TraceCtx
 
+from thunder_tune.values.codec import digest
 from thunder_tune.values.program import Program
 
 Graph = Callable[..., Any]
@@ -104,3 +105,21 @@ def signature_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         return texts[0] if len(texts) == 1 else "(" + ", ".join(texts) + ")"
 
     return ", ".join([*(one(a) for a in args), *(f"{k}={one(v)}" for k, v in kwargs.items())])
+
+
+def model_key(model: Callable[..., Any], signature: str) -> str:
+    """Return a cheap key of a model on an input signature, computed without any capture.
+
+    It covers the model's class, the names, shapes and dtypes of its parameters and buffers, and the
+    inputs' signature.
+    """
+    state: list[Any] = []
+    if isinstance(model, torch.nn.Module):
+        state = sorted(
+            [name, list(t.shape), str(t.dtype)]
+            for name, t in model.state_dict(keep_vars=True).items()
+            if isinstance(t, torch.Tensor)
+        )
+    kind = model if not isinstance(model, torch.nn.Module) else type(model)
+    name = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
+    return digest([name, state, signature])

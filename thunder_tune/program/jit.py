@@ -8,6 +8,8 @@ from typing import Any
 
 import thunder
 import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform, dce, unwrap_return_value
 from thunder.extend import get_always_executors
@@ -72,6 +74,9 @@ class JitFrontEnd:
         trace = recorder.initial
         if isinstance(trace.bound_symbols[-1].args[0], dict):
             trace = unwrap_return_value(trace)
+        if any(_reads_a_value(b) for b in trace.bound_symbols):
+            # The tracer follows the branch that this call takes and never looks again.
+            raise CaptureError("it reads a tensor's value on the host (.item()): would be frozen")
         graph = CapturedGraph(trace=dce(trace), bound=cache[-1].computation_fn)
         cache[-1] = cache[-1]._replace(computation_fn=graph)
         return Capture(
@@ -83,3 +88,7 @@ class JitFrontEnd:
             seconds=time.perf_counter() - started,
             signature=signature_of(args, kwargs),
         )
+
+
+def _reads_a_value(bsym: BoundSymbol) -> bool:
+    return bsym.sym.id == PrimIDs.ITEM or any(_reads_a_value(sub) for sub in bsym.subsymbols)

@@ -54,37 +54,38 @@ def _multi_head_attention(
             raise NotImplementedError(f"multi_head_attention_forward with {what}")
     length, batch, embed = query.shape
     head = embed // num_heads
-    if use_separate_proj_weight:
-        biases = (None, None, None) if in_proj_bias is None else ltorch.chunk(in_proj_bias, 3)
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-        parts = [
-            ltorch.linear(x, w, b)
-            for x, w, b in zip((query, key, value), weights, biases, strict=True)
-        ]
-    elif query is key and key is value:
+    self_attention = query is key and key is value
+    # Batch first from here on: torch.nn.MultiheadAttention(batch_first=True) has transposed its
+    # input, so transposing it back costs nothing and every product below reads contiguous rows.
+    query, key, value = (ltorch.transpose(x, 0, 1) for x in (query, key, value))
+    if self_attention and not use_separate_proj_weight:
         parts = ltorch.chunk(ltorch.linear(query, in_proj_weight, in_proj_bias), 3, -1)
     else:
         biases = (None, None, None) if in_proj_bias is None else ltorch.chunk(in_proj_bias, 3)
-        weights = ltorch.chunk(in_proj_weight, 3)
+        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
+        if not use_separate_proj_weight:
+            weights = ltorch.chunk(in_proj_weight, 3)
         parts = [
             ltorch.linear(x, w, b)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)
         ]
 
     def heads(x: TensorProxy) -> TensorProxy:
-        split = ltorch.reshape(x, (x.shape[0], batch, num_heads, head))
-        return ltorch.permute(split, (1, 2, 0, 3))
+        split = ltorch.reshape(x, (batch, x.shape[1], num_heads, head))
+        return ltorch.permute(split, (0, 2, 1, 3))
 
-    if attn_mask is not None and attn_mask.ndim == 3:
-        attn_mask = ltorch.reshape(attn_mask, (batch, num_heads, *attn_mask.shape[-2:]))
     if attn_mask is not None:
         is_causal = False
+        if attn_mask.ndim == 3:
+            shape = (batch, num_heads, *attn_mask.shape[-2:])
+            attn_mask = ltorch.reshape(attn_mask, shape)
     q, k, v = (heads(x) for x in parts)
     y = ltorch.scaled_dot_product_attention(
         q, k, v, attn_mask, dropout_p if training else 0.0, is_causal
     )
-    y = ltorch.reshape(ltorch.permute(y, (2, 0, 1, 3)), (length, batch, embed))
-    return ltorch.linear(y, out_proj_weight, out_proj_bias), None
+    y = ltorch.reshape(ltorch.permute(y, (0, 2, 1, 3)), (batch, length, embed))
+    y = ltorch.linear(y, out_proj_weight, out_proj_bias)
+    return ltorch.transpose(y, 0, 1), None
 
 
 OPENED: dict[Any, Callable[..., Any]] = {

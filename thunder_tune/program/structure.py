@@ -47,6 +47,7 @@ class _Wiring:
 
     numbers: dict[str, int]
     loose: bool
+    training: bool
 
     def number(self, name: str) -> int:
         return self.numbers.setdefault(name, len(self.numbers))
@@ -56,7 +57,9 @@ class _Wiring:
         if isinstance(value, TensorProxy):
             spec = spec_of(value)
             shape = len(spec.shape) if self.loose else list(spec.shape)
-            return ["t", self.number(value.name), shape, spec.dtype, spec.requires_grad]
+            # Without gradients it makes no difference which parameters could have one.
+            gradient = spec.requires_grad and self.training and not self.loose
+            return ["t", self.number(value.name), shape, spec.dtype, gradient]
         if isinstance(value, NumberProxy):
             value = value.value
         if isinstance(value, Proxy):
@@ -94,8 +97,8 @@ def _describe_ops(bsyms: Sequence[BoundSymbol], wiring: _Wiring) -> list[Any]:
     ]
 
 
-def _hash(bsyms: Sequence[BoundSymbol], *, loose: bool) -> str:
-    return digest(_describe_ops(bsyms, _Wiring({}, loose)))
+def _hash(bsyms: Sequence[BoundSymbol], *, loose: bool, training: bool) -> str:
+    return digest(_describe_ops(bsyms, _Wiring({}, loose, training)))
 
 
 def _cells(bsyms: Sequence[BoundSymbol]) -> list[tuple[str, list[int]]]:
@@ -152,18 +155,19 @@ def analyse(
     loose: list[Any] = [version("lightning-thunder"), training]
     for graph, trace in enumerate(traces):
         bsyms = ops_of(trace)
-        exact.append(_describe_ops([*bsyms, trace.bound_symbols[-1]], _Wiring({}, loose=False)))
-        loose.append(_describe_ops([*bsyms, trace.bound_symbols[-1]], _Wiring({}, loose=True)))
+        whole = [*bsyms, trace.bound_symbols[-1]]
+        exact.append(_describe_ops(whole, _Wiring({}, loose=False, training=training)))
+        loose.append(_describe_ops(whole, _Wiring({}, loose=True, training=training)))
         first = len(ops)
         for kind, positions in _cells(bsyms):
             members = [bsyms[i] for i in positions]
-            class_id = f"{kind}-{_hash(members, loose=False)[:8]}"
+            class_id = f"{kind}-{_hash(members, loose=False, training=training)[:8]}"
             indices = tuple(first + i for i in positions)
             cells.append(Cell(graph=graph, ops=indices, class_id=class_id))
             seen = found.get(class_id)
             found[class_id] = CellClass(
                 id=class_id,
-                loose_id=f"{kind}-{_hash(members, loose=True)[:8]}",
+                loose_id=f"{kind}-{_hash(members, loose=True, training=training)[:8]}",
                 kind=kind,
                 count=(seen.count if seen else 0) + 1,
                 ops=tuple(op_name(b) for b in members),

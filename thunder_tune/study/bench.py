@@ -45,8 +45,9 @@ def compare_now(
         All rounds and the standings; a contender that failed in one round sits out the rest,
         so that one that hangs costs its limit once.
     """
-    contenders = tuple(contenders)
-    started, done, entered = clock(), list[Round](), contenders
+    started = clock()
+    entered = tuple(contenders)
+    done: list[Round] = []
     for index in range(rounds):
         longest_s = _longest_s(setting.limits, len(entered))
         if timeout_s is not None:
@@ -64,7 +65,7 @@ def compare_now(
         observer.on_round(index, rounds, round_)
         # Where all failed it was the process: all of them get another chance.
         entered = tuple(c for c in entered if c.name not in round_.failures) or entered
-    return standings(contenders, tuple(done))
+    return standings(tuple(contenders), tuple(done))
 
 
 def _longest_s(limits: Limits, contenders: int) -> float:

@@ -38,6 +38,12 @@ class OptunaStrategy:
     asked for; literal repeats are dropped, since telling them again would add weight, not
     knowledge.
 
+    With TPE every second suggestion is a neighbour of the best candidate so far instead, one or
+    two choices away. TPE redraws about a fifth of all dimensions for each suggestion, which
+    seldom finishes a descent in a space of dozens of dimensions; it learns from the neighbours
+    too. (On planted spaces of 28 dimensions
+    with interactions, 200 trials ended half as far from the best that was known.)
+
     Args:
         ledger: Plans of the space; those measured as baselines are taken in it already.
         sampler: Name in `thunder_tune.study.samplers`.
@@ -65,6 +71,7 @@ class OptunaStrategy:
         self._distributions: dict[str, BaseDistribution] = {
             d.name: CategoricalDistribution(d.choices) for d in ledger.open_dimensions
         }
+        self._best: tuple[float, Assignment] | None = None
         past = list(history)
         # A resumed study must not repeat the draws of its first run.
         self._random = Random(seed * 1_000_003 + len(past))
@@ -74,6 +81,8 @@ class OptunaStrategy:
         )
         self._remember(past)
         postponed = record.take_postponed() if record else []
+        self._refines = sampler == "tpe"
+        self._asked = 0
         self._queue = deque(ledger.candidate(a) for a in (*postponed, *warm_starts(ledger)))
 
     def ask(self) -> Proposal | None:
@@ -82,6 +91,11 @@ class OptunaStrategy:
             candidate = self._queue.popleft()
             if not self._ledger.is_taken(candidate.plan_key):
                 return self._begin(candidate)
+        self._asked += 1
+        if self._refines and self._asked % 2 and self._best is not None:
+            neighbour = self._ledger.neighbour(self._best[1], self._random)
+            if neighbour is not None:
+                return self._begin(neighbour)
         for _ in range(PATIENCE if self._distributions else 0):
             trial = self._suggest()
             candidate = self._ledger.candidate(self._ledger.composed(trial.params))
@@ -95,6 +109,7 @@ class OptunaStrategy:
         """Learn the outcome of a proposal, which is trial `number` of the study."""
         candidate, trial = self._pending.pop(ticket)
         self._ledger.take(candidate.plan_key, result)
+        self._note_best(candidate.assignment, result)
         if trial is not None:
             self._finish(trial, result)
         if self._record is not None:
@@ -121,8 +136,16 @@ class OptunaStrategy:
                 trial = frozen_trial(self._ledger.space, self._open(assignment), number, result)
                 self._study.add_trial(trial)
                 self._told.add(tuple(trial.params.values()))
+                self._note_best(assignment, result)
         if self._record is not None:
             self._record.sync(known)
+
+    def _note_best(self, assignment: Assignment, result: TrialResult) -> None:
+        latency_ms = latency_of(result)
+        if latency_ms is None or assignment[PROGRAM] != COMPOSED:
+            return
+        if self._best is None or latency_ms < self._best[0]:
+            self._best = (latency_ms, assignment)
 
     def _open(self, assignment: Assignment) -> dict[str, str]:
         return {name: assignment[name] for name in self._distributions}

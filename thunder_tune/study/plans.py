@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import product
 from random import Random
 
@@ -16,6 +17,10 @@ ENUMERABLE = 4096
 """Spaces of at most so many assignments are enumerated to know exactly what is left."""
 RANDOM_DRAWS = 500
 """In a larger space, so many random assignments without a new plan mean that none is left."""
+
+NEIGHBOUR_DRAWS = 30
+CHANGED = (1, 1, 2)
+"""How many choices a neighbour changes, each as likely: a pair crosses what one alone cannot."""
 
 
 class PlanLedger:
@@ -44,7 +49,7 @@ class PlanLedger:
         dimension = self.space.by_name.get(PROGRAM)
         return self.program.is_captured and (dimension is None or COMPOSED in dimension.choices)
 
-    @property
+    @cached_property
     def open_dimensions(self) -> tuple[Dimension, ...]:
         """Dimensions of a composed program with more than one choice."""
         if not self.can_compose:
@@ -89,6 +94,22 @@ class PlanLedger:
         for _ in range(RANDOM_DRAWS):
             drawn = {d.name: random.choice(d.choices) for d in self.open_dimensions}
             candidate = self.candidate(self.composed(drawn))
+            if not self.is_taken(candidate.plan_key):
+                return candidate
+        return None
+
+    def neighbour(self, assignment: Assignment, random: Random) -> Candidate | None:
+        """Return a plan never taken that is one or two changed choices from a composed one.
+
+        Returns:
+            A candidate drawn at random; None where `NEIGHBOUR_DRAWS` draws gave no new plan.
+        """
+        dimensions = self.open_dimensions
+        for _ in range(NEIGHBOUR_DRAWS if dimensions else 0):
+            changed = dict(assignment)
+            for d in random.sample(dimensions, min(random.choice(CHANGED), len(dimensions))):
+                changed[d.name] = random.choice([c for c in d.choices if c != changed[d.name]])
+            candidate = self.candidate(changed)
             if not self.is_taken(candidate.plan_key):
                 return candidate
         return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from thunder_tune.errors import InputError
+from thunder_tune.errors import InputError, MissingDependency
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -48,20 +49,23 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
 
 
 def check_sampler(name: str) -> None:
-    """Refuse an unknown sampler.
+    """Refuse a sampler that cannot be made.
 
     Raises:
         InputError: The name is not in `SAMPLERS`.
+        MissingDependency: It needs a package that is not installed.
     """
     if name not in SAMPLERS:
         raise InputError(f"unknown sampler {name!r}: use one of {', '.join(SAMPLERS)}")
+    if name == "gp" and find_spec("scipy") is None:
+        raise MissingDependency("sampler 'gp' needs SciPy: pip install scipy, or use 'tpe'")
 
 
 def make_sampler(name: str, *, seed: int, workers: int) -> BaseSampler:
     """Make a seeded sampler for so many candidates at a time.
 
     Raises:
-        InputError: The name is not in `SAMPLERS`.
+        InputError, MissingDependency: As `check_sampler`.
     """
     check_sampler(name)
     with warnings.catch_warnings():

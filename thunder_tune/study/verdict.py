@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from thunder_tune.measure.statistics import standings
+from thunder_tune.measure.statistics import decide, standings
 from thunder_tune.storage import TrialRecord
 from thunder_tune.study.confirmation import trial_name
 from thunder_tune.values.comparison import Comparison, Contender, Standing, Verdict
@@ -15,6 +15,9 @@ from thunder_tune.values.program import Program
 from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.study import BASELINES, Winner
 from thunder_tune.values.trial import Timing
+
+_LEAST = 1e-9
+"""A ratio's lower bound is not taken below this: its inverse is stored as a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +45,12 @@ def judge(comparison: Comparison, program: Program, policy: str) -> Verdicts:
     """
     able = [c for c in comparison.contenders if _may_win(comparison.standing(c.name), policy)]
     able.sort(key=lambda c: comparison.standing(c.name).latency_ms or 0.0)
-    composed = [c for c in able if _kind(c.assignment) == "composed"]
-    ranked = [_winner(comparison, c) for c in able if not c.is_baseline]
+    candidates = [c for c in able if not c.is_baseline]
+    composed = [c for c in candidates if _kind(c.assignment) == "composed"]
     return Verdicts(
         best=_simplest_tied(comparison, able, program),
         best_composed=_simplest_tied(comparison, composed, program),
-        ranked=tuple(ranked),
+        ranked=tuple(_winner(comparison, c) for c in candidates),
     )
 
 
@@ -71,13 +74,6 @@ def measured(
         if record.result.role == "search" and timing and trial_name(record) not in names:
             found.append(_measured(record, timing, reference or timing))
     return tuple(sorted(found, key=lambda w: w.standing.latency_ms or 0.0))
-
-
-def verdict_of(ratio_ci95: tuple[float, float] | None) -> Verdict:
-    """Name what the interval of latency over the best baseline's latency says."""
-    if ratio_ci95 is None or ratio_ci95[0] <= 1.0 <= ratio_ci95[1]:
-        return "tie"
-    return "faster" if ratio_ci95[1] < 1.0 else "slower"
 
 
 def simplicity(program: Program, contender: Contender) -> tuple[int, int, int, str]:
@@ -117,7 +113,7 @@ def _measured(record: TrialRecord, timing: Timing, reference: Timing) -> Winner:
         assignment=result.candidate.assignment,
         kind=_kind(result.candidate.assignment),
         standing=standing,
-        verdict=verdict_of(ratio),
+        verdict="faster" if ratio[1] < 1.0 else "slower" if ratio[0] > 1.0 else "tie",
         speedup=reference.latency_ms / timing.latency_ms,
         speedup_ci95=(1.0 / ratio[1], 1.0 / ratio[0]),
     )
@@ -136,29 +132,41 @@ def _kind(assignment: Assignment) -> Literal["composed", "whole-program"]:
 def _simplest_tied(
     comparison: Comparison, by_latency: Sequence[Contender], program: Program
 ) -> Winner | None:
+    """Return the simplest of those that tie with the fastest and claim as much as it does."""
     if not by_latency:
         return None
     fastest = by_latency[0]
+    claim = _verdict(comparison, fastest)
     paired = standings(comparison.contenders, comparison.rounds, reference=fastest.name)
     tied = [
         c
         for c in by_latency
-        if c is fastest or verdict_of(paired.standing(c.name).ratio_ci95) == "tie"
+        if c is fastest
+        or (
+            _verdict(paired, c) != "slower"
+            and (claim != "faster" or _verdict(comparison, c) == claim)
+        )
     ]
     return _winner(comparison, min(tied, key=lambda c: simplicity(program, c)))
 
 
+def _verdict(comparison: Comparison, contender: Contender) -> Verdict:
+    standing = comparison.standing(contender.name)
+    if contender.name == comparison.reference or standing.ratio_log_error is None:
+        return "tie"
+    # Every pair of contenders may come to be compared: one family for all of them.
+    return decide(standing, family=max(1, len(comparison.contenders) - 1))
+
+
 def _winner(comparison: Comparison, contender: Contender) -> Winner:
     standing = comparison.standing(contender.name)
-    is_reference = contender.name == comparison.reference
-    ratio = 1.0 if is_reference or standing.ratio is None else standing.ratio
-    ci95 = (ratio, ratio) if is_reference else standing.ratio_ci95
-    lo, hi = ci95 or (ratio, ratio)
+    ratio = standing.ratio or 1.0
+    lo, hi = standing.ratio_ci95 or (ratio, ratio)
     return Winner(
         assignment=contender.assignment,
         kind=_kind(contender.assignment),
         standing=standing,
-        verdict=verdict_of(None if is_reference else ci95),
+        verdict=_verdict(comparison, contender),
         speedup=1.0 / ratio,
-        speedup_ci95=(1.0 / hi, 1.0 / lo),
+        speedup_ci95=(1.0 / hi, 1.0 / max(lo, _LEAST)),
     )

@@ -78,7 +78,7 @@ class Acts:
         sys.stderr.write("noise on stderr\n")
 
     def _leave_behind(self, *, start_new_session: bool) -> None:
-        command = [sys.executable, "-c", "import signal; signal.pause()"]
+        command = [sys.executable, "-c", f"import signal; signal.pause()  # of {os.getpid()}"]
         subprocess.Popen(command, start_new_session=start_new_session)
 
 
@@ -127,7 +127,7 @@ class ScriptedSession:
                 )
             elif contender.assignment.get(AT) != "time":
                 self._play(contender.assignment, tell, subject=contender.name)
-        blocks = []
+        blocks: list[Block] = []
         for contender in job.contenders * job.blocks:
             if contender.name not in failures and time.monotonic() < deadline:
                 tell(Progress(phase="time", subject=contender.name))

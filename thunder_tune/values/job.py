@@ -122,6 +122,7 @@ class Description:
         fingerprint: Machine and versions.
         capture_s: Seconds of the capture.
         signature: Of the inputs, see `Recipe`.
+        model_key: Cheap key of model and inputs (`thunder_tune.program.model_key`).
         failure: Why the model cannot be tuned at all (it raises, it is not judgeable).
         notes: What the user should know ("weights are random", "the device is shared", ...).
     """
@@ -131,6 +132,7 @@ class Description:
     fingerprint: Fingerprint
     capture_s: float
     signature: str
+    model_key: str = ""
     failure: Failure | None = None
     notes: tuple[str, ...] = ()
 

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from thunder_tune.cli.exits import run
+from thunder_tune.recipes import read_recipe, write_recipe
+from thunder_tune.values.fingerprint import Fingerprint
+from thunder_tune.values.study import baselines_for
+
+PATH = Path("mlp.recipe.json")
+
+
+@pytest.fixture
+def with_recipe(use_pool, capsys):
+    use_pool()
+    run(["run", "--model", "mlp", "--device", "cpu", "--trials", "4", "--study", "s"])
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("with_recipe")
+@pytest.mark.parametrize("subject", [str(PATH), "s"])
+def test_recipe_and_baselines_are_measured_together(use_pool, capsys, subject):
+    pool = use_pool()
+    assert run(["bench", subject, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == [
+        "recipe", "device", "rounds", "processes", "baselines", "tuned", "error",
+    ]  # fmt: skip
+    assert document["recipe"]["digest"] == read_recipe(PATH).digest
+    assert [b["name"] for b in document["baselines"]] == list(baselines_for("cpu"))
+    assert document["tuned"]["verdict"] == "faster"
+    assert document["tuned"]["speedup"] == pytest.approx(11 / 8, rel=0.02)
+    assert document["rounds"] == len(set(document["processes"])) == 3
+    assert [c.name for c in pool.compared[0].contenders] == [*baselines_for("cpu"), "tuned"]
+    assert pool.submitted == []
+
+
+@pytest.mark.usefixtures("with_recipe")
+def test_the_table_names_the_best_baseline(capsys):
+    assert run(["bench", str(PATH)]) == 0
+    out = capsys.readouterr().out
+    assert "best baseline" in out
+    assert "composed, faster" in out
+
+
+@pytest.mark.usefixtures("with_recipe")
+def test_a_recipe_that_fails_is_status_one(use_pool, capsys):
+    use_pool(failures={("executor:linear-1", "fast"): "compile"})
+    assert run(["bench", str(PATH), "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["tuned"] is None
+    assert document["error"] == "compile: planted compile"
+    assert "error: compile: planted compile" in captured.err.splitlines()
+
+
+@pytest.mark.usefixtures("with_recipe")
+def test_a_recipe_from_elsewhere_says_what_differs(capsys):
+    other = Fingerprint(device="NVIDIA H200", capability="sm_90")
+    write_recipe(dataclasses.replace(read_recipe(PATH), fingerprint=other), PATH)
+    assert run(["bench", str(PATH)]) == 0
+    assert "tuned elsewhere: device " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_recipe")
+def test_no_rounds_are_refused(capsys):
+    assert run(["bench", str(PATH), "--rounds", "0"]) == 2
+    assert "rounds 0: must be at least 1" in capsys.readouterr().err

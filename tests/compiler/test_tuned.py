@@ -1,0 +1,163 @@
+"""A recipe applied to a user's model: the same, another shape, another machine."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import thunder
+import torch
+
+from thunder_tune.compiler.tuned import TunedRecipe
+from thunder_tune.errors import RecipeError
+from thunder_tune.machine import current_fingerprint
+from thunder_tune.program import capture
+from thunder_tune.testing.small_models import DictModel, GraphBreak, TinyTransformer
+from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.source import ModelSource
+
+SHAPE = (2, 6, 16)
+
+
+def recipe_for(model, *args, choice="torch", extra=None, **kwargs):
+    found = capture(model, args, kwargs)
+    prefix = {True: "executor:", False: "fuser:"}
+    plan = TunedPlan(
+        signature=found.signature,
+        program_hash=found.program.hash,
+        program_loose_hash=found.program.loose_hash,
+        assignment={
+            "program": "composed",
+            **{prefix[c.is_anchor] + c.id: choice for c in found.program.classes},
+            **(extra or {}),
+        },
+        classes={c.id: c.loose_id for c in found.program.classes},
+    )
+    return Recipe(
+        model="small",
+        source=ModelSource(name="small"),
+        kind="composed",
+        plans=(plan,),
+        fingerprint=current_fingerprint("cpu"),
+    )
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TinyTransformer(depth=1).eval().requires_grad_(False)
+
+
+def test_thunder_compile_applies_it_whole(model):
+    x = torch.randn(SHAPE)
+    recipe = TunedRecipe(recipe_for(model, x, choice="inductor"), strict=True)
+    tuned = thunder.compile(model, recipe=recipe)
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x), rtol=2e-5, atol=2e-5)
+    assert tuned.tuning.applied == 1.0
+    assert tuned.tuning.notes == []
+
+
+def test_the_tuned_model_is_the_model_to_its_user(model):
+    tuned = thunder.compile(model, recipe=TunedRecipe(recipe_for(model, torch.randn(SHAPE))))
+    assert list(tuned.state_dict()) == list(model.state_dict())
+    assert [p.data_ptr() for p in tuned.parameters()] == [p.data_ptr() for p in model.parameters()]
+    assert tuned.blocks is model.blocks
+    tuned.train()
+    assert model.training
+    tuned.eval()
+    assert not model.training
+    zeros = {k: torch.zeros_like(v) for k, v in model.state_dict().items()}
+    tuned.load_state_dict(zeros)
+    with torch.no_grad():
+        assert not tuned(torch.randn(SHAPE)).any()
+
+
+def test_another_batch_size_runs_with_one_warning(model):
+    recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)))
+    tuned = thunder.compile(model, recipe=recipe)
+    x = torch.randn(5, 6, 16)
+    with pytest.warns(UserWarning, match=r"tuned for float32\[2,6,16\]") as seen, torch.no_grad():
+        result = tuned(x)
+        tuned(x)
+    assert sum("was tuned for" in str(w.message) for w in seen) == 1
+    torch.testing.assert_close(result, model(x), rtol=2e-5, atol=2e-5)
+    assert tuned.tuning.applied == pytest.approx(1.0)
+
+
+def test_strict_refuses_another_batch_size(model):
+    recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)), strict=True)
+    tuned = thunder.compile(model, recipe=recipe)
+    with (
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        pytest.raises(Exception, match="carried from another shape"),
+    ):
+        warnings.simplefilter("ignore")
+        tuned(torch.randn(5, 6, 16))
+
+
+def test_a_missing_executor_falls_back_and_says_so(model):
+    x = torch.randn(SHAPE)
+    recipe = recipe_for(model, x, choice="nvfuser")
+    tuned = thunder.compile(model, recipe=TunedRecipe(recipe))
+    with pytest.warns(UserWarning, match="missing here: nvfuser needs a CUDA device"):
+        with torch.no_grad():
+            torch.testing.assert_close(tuned(x), model(x), rtol=2e-5, atol=2e-5)
+    strict = thunder.compile(model, recipe=TunedRecipe(recipe, strict=True))
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="nvfuser needs a CUDA device"):
+        strict(x)
+
+
+def test_a_recipe_of_another_machine_warns_and_strict_raises(model):
+    here = recipe_for(model, torch.randn(SHAPE))
+    there = replace(here, fingerprint=replace(here.fingerprint, capability="sm_75"))
+    with pytest.warns(UserWarning, match="was tuned elsewhere: capability"):
+        TunedRecipe(there).apply(model)
+    with pytest.raises(RecipeError, match=r"was tuned elsewhere.*sm_75.*\(strict\)"):
+        TunedRecipe(there, strict=True).apply(model)
+
+
+def test_training_captures_anew():
+    torch.manual_seed(0)
+    model = TinyTransformer(depth=1).eval()
+    x = torch.randn(SHAPE)
+    tuned = TunedRecipe(recipe_for(model, x)).apply(model)
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x))
+    loss = tuned(x).square().sum()
+    loss.backward()
+    got = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for g, p in zip(got, model.parameters(), strict=True):
+        torch.testing.assert_close(g, p.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_graph_breaks_and_keyword_inputs():
+    model = GraphBreak().eval().requires_grad_(False)
+    x = torch.randn(4, 8)
+    tuned = TunedRecipe(recipe_for(model, x), strict=True).apply(model)
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x))
+    assert tuned.tuning.applied == 1.0
+    assert len(tuned.tuning.graphs) >= 2
+
+    other = DictModel().requires_grad_(False)
+    scale = torch.randn(8)
+    tuned = TunedRecipe(recipe_for(other, x, scale=scale), strict=True).apply(other)
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x, scale=scale)["y"], other(x, scale=scale)["y"])
+
+
+def test_plugins_beside_a_recipe_are_refused(model):
+    recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)))
+    with pytest.raises(RecipeError, match="plugins beside a tuned recipe"):
+        thunder.compile(model, recipe=recipe, plugins="reduce-overhead")
+
+
+def test_before_the_first_call_nothing_is_applied(model):
+    tuned = TunedRecipe(recipe_for(model, torch.randn(SHAPE))).apply(model)
+    assert tuned.tuning.applied == 0.0

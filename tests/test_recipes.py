@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from thunder_tune.errors import RecipeError
+from thunder_tune.recipes import read_recipe, write_recipe
+from thunder_tune.values.fingerprint import Fingerprint
+from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.source import ModelSource
+
+RECIPE = Recipe(
+    model="mlp",
+    source=ModelSource(name="mlp"),
+    kind="composed",
+    plans=(
+        TunedPlan(
+            signature="(float32[1, 256])",
+            program_hash="a" * 64,
+            program_loose_hash="b" * 64,
+            assignment={"executor:linear-1": "torch"},
+        ),
+    ),
+    fingerprint=Fingerprint(device="cpu", capability="avx2"),
+)
+
+
+def test_what_was_written_is_read(tmp_path):
+    path = tmp_path / "m.recipe.json"
+    write_recipe(RECIPE, path)
+    assert read_recipe(path) == RECIPE
+    assert json.loads(path.read_text())["digest"] == RECIPE.digest
+    assert [p.name for p in tmp_path.iterdir()] == ["m.recipe.json"]
+
+
+def test_a_recipe_of_another_tool_run_replaces_the_old_one(tmp_path):
+    path = tmp_path / "m.recipe.json"
+    path.write_text("old")
+    write_recipe(RECIPE, path)
+    assert read_recipe(path) == RECIPE
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_file_cut_short(tmp_path, share):
+    path = tmp_path / "m.json"
+    write_recipe(RECIPE, path)
+    text = path.read_text()
+    path.write_text(text[: int(len(text) * share)])
+    with pytest.raises(RecipeError, match=r"is damaged"):
+        read_recipe(path)
+
+
+def changed(tmp_path, **changes):
+    path = tmp_path / "m.json"
+    write_recipe(RECIPE, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return path
+
+
+@pytest.mark.parametrize("changes", [{"plans": 3}, {"kind": "best"}, {"fingerprint": None}])
+def test_fields_of_other_types(tmp_path, changes):
+    with pytest.raises(RecipeError, match=r"is damaged: not a valid Recipe"):
+        read_recipe(changed(tmp_path, **changes))
+
+
+def test_a_changed_choice_is_noticed(tmp_path):
+    with pytest.raises(RecipeError, match=r"was altered"):
+        read_recipe(changed(tmp_path, policy="any"))
+
+
+def test_a_recipe_by_hand_needs_no_digest(tmp_path):
+    assert read_recipe(changed(tmp_path, policy="any", digest=None)).policy == "any"
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version(tmp_path, version):
+    with pytest.raises(RecipeError, match=r"has schema version .*this release reads 1"):
+        read_recipe(changed(tmp_path, schema_version=version))
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"recipe"'])
+def test_json_of_something_else(tmp_path, text):
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"not a JSON object"):
+        read_recipe(path)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "m.json"
+    path.write_bytes(b"\xff\xfe\x00{")
+    with pytest.raises(RecipeError, match=r"cannot be read"):
+        read_recipe(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(RecipeError, match=r"absent.json does not exist"):
+        read_recipe(tmp_path / "absent.json")
+
+
+def test_writing_into_nothing(tmp_path):
+    with pytest.raises(RecipeError, match=r"cannot write recipe .*No such file"):
+        write_recipe(RECIPE, tmp_path / "absent" / "m.json")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thunder_tune.errors import ModelError
+from thunder_tune.workers.failures import classify, group_of, is_sticky
+
+
+def caught(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except type(error) as same:
+        return same
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        ("load", "model"),
+        ("capture", "capture"),
+        ("compile", "compile"),
+        ("check", "run"),
+        ("time", "run"),
+    ],
+)
+def test_an_ordinary_error_has_the_kind_of_its_phase(phase, kind):
+    failure = classify(caught(ValueError("first line\nsecond line")), phase)
+    assert (failure.kind, failure.phase) == (kind, phase)
+    assert failure.message.startswith("ValueError: first line (test_failures.py:")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 4 bytes"),
+    ],
+)
+def test_memory_errors_are_recognised_in_every_phase(error):
+    assert classify(caught(error), "time").kind == "out-of-memory"
+
+
+def test_a_sticky_fault_of_the_device_is_a_crash():
+    for text in ("an illegal memory access was encountered", "device-side assert triggered"):
+        error = RuntimeError(f"CUDA error: {text}")
+        assert is_sticky(error)
+        assert classify(caught(error), "compile").kind == "crash"
+
+
+def test_an_ordinary_cuda_error_leaves_the_process_usable():
+    error = RuntimeError(
+        "CUDA error: operation not permitted when stream is capturing\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call\n"
+        "Device-side assertions were explicitly omitted for this error check"
+    )
+    assert not is_sticky(error)
+    assert classify(caught(error), "compile").kind == "compile"
+
+
+def test_inputs_on_another_device_are_the_models_fault_only_when_it_runs_as_it_is():
+    error = caught(RuntimeError("Expected all tensors to be on the same device, but found cpu"))
+    own = classify(error, "check", of_model=True)
+    assert own.kind == "model"
+    assert own.message.startswith("the inputs are not on the model's device: ")
+    assert classify(error, "compile").kind == "compile"
+
+
+def test_a_sentence_of_our_own_stays_as_it_is():
+    assert classify(caught(ModelError("a whole sentence")), "load").message == "a whole sentence"
+
+
+def test_the_models_own_line_is_named_where_dynamo_tells_it():
+    text = 'Unsupported: a construct\n\nfrom user code:\n  File "/a/b/net.py", line 12, in forward'
+    assert classify(caught(RuntimeError(text)), "compile").message.endswith("(net.py:12)")
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_numbers_do_not_divide_a_group(one, other):
+    assert group_of(f"t{one} at 0x{one:x}") == group_of(f"t{other} at 0x{other:x}")
+
+
+def test_other_words_do_divide_a_group():
+    assert group_of("shape mismatch") != group_of("dtype mismatch")

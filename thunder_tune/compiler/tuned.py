@@ -1,0 +1,236 @@
+"""Apply a recipe to a user's model: what `thunder.compile(model, recipe=...)` is given."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from thunder_tune.compiler.backends import whole_program
+from thunder_tune.compiler.building import runnable
+from thunder_tune.compiler.dispatch import applied_share, compile_graph
+from thunder_tune.compiler.matching import Match, match
+from thunder_tune.errors import RecipeError
+from thunder_tune.machine import current_fingerprint
+from thunder_tune.program import signature_of
+from thunder_tune.program.dynamo import capture_graph
+from thunder_tune.program.frontend import CapturedGraph, Graph
+from thunder_tune.program.replay import Unsupported
+from thunder_tune.program.structure import analyse
+from thunder_tune.values.plan import resolve
+from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
+
+
+@dataclass(eq=False)
+class Application:
+    """How a recipe was applied to a model, so far.
+
+    Attributes:
+        recipe: The recipe.
+        shares: Of each compiled graph: ops, and the share of them that run as the recipe says.
+        notes: What did not apply, and why.
+        graphs: The compiled graphs; their `calls` count.
+    """
+
+    recipe: Recipe
+    shares: list[tuple[int, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    graphs: list[CapturedGraph] = field(default_factory=list)
+    fallbacks: int = 0
+
+    @property
+    def applied(self) -> float:
+        """Share of ops that run where the recipe says; 0 before the first call."""
+        if self.recipe.kind == "whole-program":
+            return 1.0
+        ran = [s for s, g in zip(self.shares, self.graphs, strict=True) if g.calls]
+        total = sum(count for count, _ in ran)
+        share = sum(count * part for count, part in ran) / total if total else 0.0
+        return 0.0 if self.fallbacks and not ran else share
+
+
+class TunedModel(torch.nn.Module):
+    """A model as a recipe runs it: same parameters, same names, same attributes.
+
+    It shares the original's parameters, buffers and submodules, so `state_dict`, `to`, `train` and
+    optimizers act on both.
+
+    Attributes:
+        tuning: How the recipe was applied (`tuning.applied`, `tuning.notes`).
+    """
+
+    def __init__(self, model: Any, run: Callable[..., Any], application: Application) -> None:  # noqa: ANN401
+        super().__init__()
+        if isinstance(model, torch.nn.Module):
+            for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+                self.__dict__[name] = model.__dict__[name]
+            self.training = model.training
+        self.__dict__["_original"] = model
+        self.__dict__["_run"] = run
+        self.__dict__["_announced"] = False
+        self.__dict__["tuning"] = application
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        if not self._announced:
+            self.__dict__["_announced"] = True
+            _announce(self.tuning, signature_of(args, kwargs))
+        return self._run(*args, **kwargs)
+
+    forward = __call__
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_original"], name)
+
+    def train(self, mode: bool = True) -> TunedModel:
+        """Switch the model to training or evaluation."""
+        original = self.__dict__["_original"]
+        if isinstance(original, torch.nn.Module):
+            original.train(mode)
+        self.training = mode
+        return self
+
+
+def _announce(application: Application, signature: str) -> None:
+    """Warn once when a recipe was tuned for other inputs."""
+    tuned_for = [plan.signature for plan in application.recipe.plans]
+    if signature not in tuned_for:
+        warnings.warn(
+            f"recipe {application.recipe.digest} was tuned for {tuned_for[0]}, called with "
+            f"{signature}: what matches is applied (thunder-tune run on these inputs tunes anew)",
+            stacklevel=3,
+        )
+
+
+class TunedBackend:
+    """A `torch.compile` back end that compiles each of Dynamo's graphs by a recipe.
+
+    Args:
+        recipe: The recipe.
+        strict: Raise `RecipeError` where the recipe does not fit exactly.
+        application: Where to report what was applied.
+    """
+
+    def __init__(self, recipe: Recipe, *, strict: bool, application: Application) -> None:
+        self._recipe = recipe
+        self._strict = strict
+        self._application = application
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Graph:
+        """Compile one graph."""
+        training = torch.is_grad_enabled() and any(
+            isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
+        )
+        try:
+            captured = capture_graph(graph, inputs)
+        except Unsupported as error:
+            return self._fall_back(graph, inputs, f"a graph cannot be captured: {error}")
+        program = analyse([captured.trace], front_end="dynamo", training=training)
+        device = next((x.device.type for x in inputs if isinstance(x, torch.Tensor)), "cpu")
+        found = self._best_match([match(p, program, device) for p in self._recipe.plans])
+        assignment = dict(found.assignment)
+        if training and assignment.get(CUDA_GRAPHS) == "whole":
+            self._differs("CUDA graphs are for inference: off in training")
+            assignment[CUDA_GRAPHS] = "none"
+        plan = resolve(program, {**assignment, PROGRAM: COMPOSED})
+        compiled = compile_graph(captured, plan, range(len(program.ops)), training=training)
+        share = applied_share(program, plan, compiled.places)
+        if share < 1.0:
+            self._differs(f"{share:.0%} of a graph's ops run where the recipe says")
+        captured.bound = runnable(compiled.run, plan, captured.static_inputs)
+        matched = found.exact + found.carried
+        self._application.graphs.append(captured)
+        self._application.shares.append((len(program.ops), share * matched))
+        return captured
+
+    def _best_match(self, matches: Sequence[Match]) -> Match:
+        found = max(matches, key=lambda m: (m.exact, m.carried))
+        if found.missing:
+            self._differs(f"missing here: {'; '.join(found.missing)}")
+        if found.exact < 1.0:
+            self._differs(
+                f"tuned for {found.exact:.0%} of the ops, carried from another shape to "
+                f"{found.carried:.0%}"
+            )
+        return found
+
+    def _differs(self, what: str) -> None:
+        text = f"recipe {self._recipe.digest} for {self._recipe.model}: {what}"
+        if self._strict:
+            raise RecipeError(f"{text} (strict)")
+        if what not in self._application.notes:
+            self._application.notes.append(what)
+            warnings.warn(text, stacklevel=2)
+
+    def _fall_back(self, graph: fx.GraphModule, inputs: Sequence[Any], what: str) -> Graph:
+        self._differs(f"{what}; it runs by Inductor")
+        self._application.fallbacks += 1
+        compiled: Graph = torch._dynamo.lookup_backend("inductor")(graph, list(inputs))
+        return compiled
+
+
+def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = False) -> TunedModel:
+    """Return the model as a recipe runs it; compiling happens at the first call.
+
+    Args:
+        recipe: The recipe.
+        model: Module or function.
+        strict: Raise `RecipeError` where machine, program or executors differ.
+
+    Raises:
+        RecipeError: Strict, and this machine is of another kind than the recipe's.
+    """
+    application = Application(recipe=recipe)
+    here = current_fingerprint(recipe.source.device if torch.cuda.is_available() else "cpu")
+    if here.loose_key != recipe.fingerprint.loose_key:
+        difference = "; ".join(here.differences(recipe.fingerprint)[:4])
+        text = f"recipe {recipe.digest} for {recipe.model} was tuned elsewhere: {difference}"
+        if strict:
+            raise RecipeError(f"{text} (strict)")
+        application.notes.append(f"tuned elsewhere: {difference}")
+        warnings.warn(text, stacklevel=2)
+    if recipe.kind == "whole-program":
+        run = whole_program(model, recipe.plans[0].assignment[PROGRAM])
+    else:
+        backend = TunedBackend(recipe, strict=strict, application=application)
+        run = torch.compile(model, backend=backend, dynamic=False)
+    return TunedModel(model, run, application)
+
+
+class TunedRecipe:
+    """A recipe in the form that `thunder.compile(model, recipe=...)` takes.
+
+    Attributes:
+        recipe: The recipe as data.
+        strict: Whether to raise where it does not fit exactly.
+    """
+
+    def __init__(self, recipe: Recipe, *, strict: bool = False) -> None:
+        self.recipe = recipe
+        self.strict = strict
+
+    def apply(self, model: Callable[..., Any]) -> TunedModel:
+        """Return the model as the recipe runs it."""
+        return apply_recipe(self.recipe, model, strict=self.strict)
+
+    def add_plugins(self, plugins: Sequence[Any]) -> None:
+        """Refuse plugins: a recipe is a whole program, decided.
+
+        Raises:
+            RecipeError: Any plugin is given.
+        """
+        if plugins:
+            names = ", ".join(type(p).__name__ for p in plugins)
+            raise RecipeError(f"plugins beside a tuned recipe: {names}: leave them out")
+
+
+def plan_for(recipe: Recipe, signature: str) -> TunedPlan:
+    """Return the recipe's plan for an input signature, or its first."""
+    return next((p for p in recipe.plans if p.signature == signature), recipe.plans[0])

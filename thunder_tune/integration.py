@@ -1,0 +1,168 @@
+"""The Python entry points: load a recipe, look one up, tune a model, use one by name.
+
+Importing this module makes `thunder.compile(model, recipe="tuned")` known to Thunder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import thunder.recipes
+
+from thunder_tune.compiler.tuned import (
+    Application,
+    TunedBackend,
+    TunedModel,
+    TunedRecipe,
+    apply_recipe,
+)
+from thunder_tune.errors import NotFoundError
+from thunder_tune.machine import current_fingerprint
+from thunder_tune.program import model_key, signature_of
+from thunder_tune.recipes import read_recipe
+
+if TYPE_CHECKING:
+    from thunder_tune.values.recipe import Recipe
+
+__all__ = [
+    "LookedUpRecipe",
+    "TunedModel",
+    "TunedRecipe",
+    "best_recipe",
+    "load_recipe",
+    "torch_backend",
+]
+
+
+def load_recipe(path: str | Path, *, strict: bool = False) -> TunedRecipe:
+    """Load a recipe file for `thunder.compile(model, recipe=...)`.
+
+    Args:
+        path: File written by `thunder-tune run` or `thunder-tune export`.
+        strict: Raise where the recipe does not fit model, machine or executors exactly, instead of
+            applying what matches with one warning.
+
+    Raises:
+        RecipeError: The file is missing, damaged or of an unknown version.
+    """
+    return TunedRecipe(read_recipe(Path(path)), strict=strict)
+
+
+def best_recipe(
+    model: Callable[..., Any],
+    inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    study: str | None = None,
+    storage: str | None = None,
+    strict: bool = False,
+) -> TunedRecipe:
+    """Find the newest recipe of a model in the database.
+
+    Args:
+        model: The model that is to be compiled.
+        inputs: Positional inputs, or keyword inputs as a mapping; only metadata is read.
+        study: Look in this study alone.
+        storage: Database; default `THUNDER_TUNE_STORAGE`, else the user's data folder.
+        strict: As in `load_recipe`.
+
+    Raises:
+        NotFoundError: No recipe fits; the message says what was looked for.
+    """
+    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    return TunedRecipe(_look_up(model, args, kwargs, study=study, storage=storage), strict=strict)
+
+
+def _look_up(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    study: str | None = None,
+    storage: str | None = None,
+) -> Recipe:
+    from thunder_tune.storage import Database
+
+    signature = signature_of(args, kwargs)
+    key = model_key(model, signature)
+    database = Database.open(storage)
+    try:
+        found = database.find_recipes(model_key=key)
+        if study is not None:
+            of_study = {r.digest for r in database.recipes(study)}
+            found = [r for r in found if r.digest in of_study]
+    finally:
+        database.close()
+    here = current_fingerprint("cuda" if _on_cuda(args, kwargs) else "cpu").loose_key
+    fitting = [r for r in found if r.fingerprint.loose_key == here] or found
+    if not fitting:
+        name = type(model).__name__
+        where = f" in study {study!r}" if study else ""
+        raise NotFoundError(
+            f"no recipe for {name} on inputs {signature}{where}: tune it with "
+            f"'thunder-tune run --model ...' or set THUNDER_TUNE_STORAGE"
+        )
+    return fitting[0]
+
+
+def _on_cuda(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(getattr(x, "is_cuda", False) for x in (*args, *kwargs.values()))
+
+
+class LookedUpRecipe:
+    """The recipe "tuned": looked up in the database at the model's first call."""
+
+    def apply(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the model; its first call finds the recipe and compiles."""
+
+        class Deferred(TunedModel):
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+                if self.__dict__["_run"] is None:
+                    tuned = apply_recipe(_look_up(model, args, kwargs), model)
+                    self.__dict__["_run"] = tuned
+                    self.__dict__["tuning"] = tuned.tuning
+                return self.__dict__["_run"](*args, **kwargs)
+
+            forward = __call__
+
+        return Deferred(model, None, None)  # type: ignore[arg-type]
+
+    def add_plugins(self, plugins: Sequence[Any]) -> None:
+        """Refuse plugins, as `TunedRecipe` does."""
+        TunedRecipe.add_plugins(self, plugins)  # type: ignore[arg-type]
+
+
+def torch_backend(
+    graph: Any,  # noqa: ANN401 - torch.fx.GraphModule
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile by a recipe: `torch.compile(model, backend="thunder_tune", options={...})`.
+
+    Args:
+        graph: Dynamo's graph.
+        inputs: Its example inputs.
+        options: "recipe": path, `TunedRecipe` or `Recipe`; "strict": bool.
+
+    Raises:
+        RecipeError: No recipe is given, or it cannot be read.
+    """
+    from thunder_tune.errors import RecipeError
+
+    given = (options or {}).get("recipe")
+    strict = bool((options or {}).get("strict", False))
+    if given is None:
+        raise RecipeError(
+            'backend "thunder_tune" needs options={"recipe": path}: none was given'
+        )
+    if isinstance(given, (str, Path)):
+        recipe = read_recipe(Path(given))
+    else:
+        recipe = given.recipe if isinstance(given, TunedRecipe) else given
+    backend = TunedBackend(recipe, strict=strict, application=Application(recipe=recipe))
+    return backend(graph, inputs)
+
+
+thunder.recipes.register_recipe("tuned", LookedUpRecipe)

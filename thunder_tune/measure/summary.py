@@ -1,0 +1,125 @@
+"""One candidate's distances from all references, as the numbers that policies ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+
+from thunder_tune.measure.distances import Distance, ratio_of
+from thunder_tune.measure.judgeable import Case, Slot
+from thunder_tune.measure.policies import Part, Policy
+from thunder_tune.values.trial import Accuracy
+
+OUTLIER = 10.0
+"""One input's error over eager's may be this many times the median's."""
+CONFUSED = 0.5
+"""Share of the distance between two inputs' references that an error must stay below."""
+LARGEST = 1e30
+"""Stands for an infinite error."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Distances of one candidate, by input and slot, beside eager's.
+
+    Attributes:
+        slots: What there is to judge.
+        cases: Inputs with their references.
+        rows: The candidate's distances, one row for each case.
+    """
+
+    slots: Sequence[Slot]
+    cases: Sequence[Case]
+    rows: Sequence[Sequence[Distance | None]]
+
+    def refusal(self, policy: Policy) -> str:
+        """Say why a policy refuses the candidate, or "" where it does not."""
+        if not policy.is_judged:
+            return ""
+        return policy.refusal(self.accuracy, self.part) or self.strangeness
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """The numbers to publish; verdicts and precision of the reference are the caller's."""
+        outputs = [i for i, s in enumerate(self.slots) if not s.is_gradient]
+        gradients = [i for i, s in enumerate(self.slots) if s.is_gradient]
+        clear = [i for i, s in enumerate(self.slots) if s.is_resolved]
+        agreements = [a for i in outputs if (a := self._top1(i)) is not None]
+        return Accuracy(
+            error_ratio=_finite(max(median(self.ratios(i)) for i in outputs)),
+            relative_error=_finite(max(median(self.errors(i)) for i in (*outputs, *gradients))),
+            cosine=min((d.cosine for i in clear for d in self._of(i)), default=1.0),
+            top1_agreement=min(agreements, default=None),
+            gradient_error_ratio=(
+                _finite(max(median(self.ratios(i)) for i in gradients)) if gradients else None
+            ),
+            inputs=len(self.cases),
+        )
+
+    @cached_property
+    def part(self) -> Part:
+        """The worst part of all resolved slots on any input."""
+        ratio, error = 0.0, 0.0
+        for i, slot in enumerate(self.slots):
+            if not slot.is_resolved or not self._of(i):
+                continue
+            worst = max(d.part for d in self._of(i))
+            eager = max(d.part for c in self.cases if (d := c.eager[i]))
+            ratio = max(ratio, worst / max(eager, slot.floor))
+            error = max(error, worst)
+        return Part(error_ratio=ratio, relative_error=error)
+
+    @cached_property
+    def strangeness(self) -> str:
+        """Which answer is unlike the others, or like that to another input; else nothing."""
+        for i, slot in enumerate(self.slots):
+            ratios, errors = self.ratios(i), self.errors(i)
+            if max(ratios) > OUTLIER * max(1.0, median(ratios)):
+                return (
+                    f"{slot.name}: error is {max(ratios):.3g} times eager's on one input, "
+                    f"{median(ratios):.3g} on most"
+                )
+            if slot.is_floating and max(errors) >= CONFUSED * slot.variation:
+                return (
+                    f"{slot.name}: relative error {max(errors):.3g} is not well below the "
+                    f"difference between the answers to two inputs, {slot.variation:.3g}"
+                )
+        return ""
+
+    def worst_name(self) -> str:
+        """Return the slot with the largest error against eager's."""
+        worst = max(range(len(self.slots)), key=lambda i: max(self.ratios(i)))
+        return self.slots[worst].name
+
+    def _of(self, i: int) -> list[Distance]:
+        return [d for row in self.rows if (d := row[i])]
+
+    def errors(self, i: int) -> list[float]:
+        """Return relative errors of a slot by input; a gradient of nothing has none."""
+        pairs = zip(self.cases, self.rows, strict=True)
+        return [ratio_of(d.absolute, c.scales[i]) for c, row in pairs if (d := row[i])] or [0.0]
+
+    def ratios(self, i: int) -> list[float]:
+        """Return errors over eager's by input; below the floor all errors are alike."""
+        floor, found = self.slots[i].floor, []
+        for case, row in zip(self.cases, self.rows, strict=True):
+            own, eager, scale = row[i], case.eager[i], case.scales[i]
+            if own and eager:
+                error = ratio_of(own.absolute, scale)
+                found.append(max(error, floor) / max(ratio_of(eager.absolute, scale), floor))
+        return found or [0.0]
+
+    def _top1(self, i: int) -> float | None:
+        own = [d.top1 for d in self._of(i) if d.top1 is not None]
+        eager = [d.top1 for c in self.cases if (d := c.eager[i]) and d.top1 is not None]
+        if not own or not eager:
+            return None
+        return fmean(own) / fmean(eager) if fmean(eager) else 1.0
+
+
+def _finite(error: float) -> float:
+    """Replace what JSON cannot hold: an error against a reference of nothing is infinite."""
+    return error if math.isfinite(error) else LARGEST

@@ -1,0 +1,109 @@
+"""Small models that do to a worker what users' models do; factories for `--model`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 16
+REFERENCE = "thunder_tune.testing.faulty_models:"
+"""Begins the name of a factory of this module."""
+
+
+def make_inputs(batch_size: int = 2) -> Tensor:
+    """Return random inputs for every model here."""
+    return torch.randn(batch_size, WIDTH)
+
+
+def make_elsewhere(batch_size: int = 2) -> Tensor:
+    """Return inputs on a device that no model here is on."""
+    return torch.empty(batch_size, WIDTH, device="meta")
+
+
+class Good(nn.Module):
+    """A linear layer and an activation; the others misbehave before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer."""
+        self.misbehave()
+        return torch.relu(self.linear(x))
+
+    def misbehave(self) -> None:
+        """Do nothing."""
+
+
+class Raises(Good):
+    """Raises in every call."""
+
+    def misbehave(self) -> None:
+        """Raise."""
+        raise ValueError("planted: 7 heads do not divide 16")
+
+
+class Exits(Good):
+    """Ends the interpreter in every call."""
+
+    def misbehave(self) -> None:
+        """Exit as a script would."""
+        raise SystemExit("planted exit")
+
+
+class Killed(Good):
+    """Is killed in every call."""
+
+    def misbehave(self) -> None:
+        """Send SIGKILL to this process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hangs(Good):
+    """Never returns."""
+
+    def misbehave(self) -> None:
+        """Wait for ever."""
+        threading.Event().wait()
+
+
+class OutOfMemory(Good):
+    """Asks for more memory than any machine has."""
+
+    def misbehave(self) -> None:
+        """Allocate 4 EiB."""
+        torch.empty(2**60, dtype=torch.float32)
+
+
+class Constant(Good):
+    """Returns the same whatever the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ones."""
+        return torch.ones_like(x)
+
+
+class NotFinite(Good):
+    """Returns NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return NaN."""
+        return torch.full_like(x, float("nan"))
+
+
+class NoTensor(Good):
+    """Returns a text."""
+
+    def forward(self, x: Tensor) -> str:  # type: ignore[override]  # the fault
+        """Return no tensor."""
+        return "done"
+
+
+def broken_factory() -> nn.Module:
+    """Raise instead of making a model."""
+    raise FileNotFoundError("planted: no checkpoint at weights.pt")

@@ -1,0 +1,147 @@
+"""The child's answers: describe a model, measure a candidate, run a round of a comparison."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from thunder_tune.compiler import viability
+from thunder_tune.compiler.backends import unavailable_reason
+from thunder_tune.machine import current_fingerprint
+from thunder_tune.measure.timing import time_step
+from thunder_tune.search_spaces import build_space
+from thunder_tune.values.comparison import Round
+from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.trial import Failure, Timing, TrialResult
+from thunder_tune.workers.attempt import Attempt
+from thunder_tune.workers.comparison import run_round
+from thunder_tune.workers.failures import FAULTS, classify, is_sticky
+from thunder_tune.workers.undescribed import undescribed
+from thunder_tune.workers.workbench import PhaseClock, Workbench
+
+if TYPE_CHECKING:
+    from thunder_tune.workers.trial_process import Tell
+
+logger = logging.getLogger(__name__)
+
+_LEAK_SHARE = 0.05
+"""Of the device's memory: a child that keeps more than this after a candidate is replaced."""
+
+
+class TrialSession:
+    """Keeps one workbench for as long as the setting stays the same.
+
+    Attributes:
+        is_spent: A CUDA fault makes every further call in this process fail, or the candidates
+            before have left too much behind.
+    """
+
+    def __init__(self) -> None:
+        self.is_spent = False
+        self._bench: Workbench | None = None
+        self._idle_bytes = 0
+
+    def describe(self, job: DescribeJob, tell: Tell) -> Description:
+        """Capture the model, check that it can be judged, and build its search space."""
+        clock = PhaseClock(tell)
+        setting, source = job.setting, job.setting.source
+        try:
+            bench = self._workbench(setting, clock)
+            captured = bench.capture(clock)
+            with clock.during("capture"):
+                space = build_space(
+                    captured.program,
+                    source=source,
+                    policy=setting.policies[0],
+                    preset=setting.preset,
+                    viable=viability(captured, source.device),
+                    back_end_reason=partial(unavailable_reason, device=source.device),
+                )
+        except FAULTS as error:
+            return undescribed(self._fault(error, classify(error, clock.phase)))
+        return Description(
+            program=captured.program,
+            space=space,
+            fingerprint=current_fingerprint(source.device),
+            capture_s=captured.seconds,
+            signature=captured.signature,
+            notes=bench.notes,
+        )
+
+    def measure(self, job: MeasureJob, tell: Tell) -> TrialResult:
+        """Build, judge and time one candidate."""
+        clock = PhaseClock(tell)
+        attempt = Attempt(job.candidate.assignment, clock)
+        timing: Timing | None = None
+        failure: Failure | None = None
+        try:
+            bench = self._workbench(job.setting, clock)
+            step = attempt.run(bench)
+            with clock.during("time"):
+                timing = time_step(
+                    step,
+                    bench.timed_inputs,
+                    device=job.setting.source.device,
+                    request=job.setting.timing,
+                )
+        except FAULTS as error:
+            failure = self._fault(error, attempt.failure(error))
+        attempt.close()
+        self._tidy(failed=failure is not None)
+        return TrialResult(
+            candidate=job.candidate,
+            role=job.role,
+            state="complete" if failure is None else "failed",
+            timing=timing,
+            accuracy=attempt.accuracy,
+            failure=failure,
+            peak_memory_bytes=attempt.peak_memory_bytes,
+            first_call_s=attempt.first_call_s,
+            applied=attempt.applied,
+            phase_s=clock.seconds,
+            captures=self._bench.captures if self._bench else 0,
+        )
+
+    def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:
+        """Run one round; see `thunder_tune.workers.comparison`."""
+        clock = PhaseClock(tell)
+        fresh = job.setting.source.seed + 1 + job.seed  # the search judges on the source's own
+        return run_round(job, Workbench(job.setting, clock, seed=fresh), clock, deadline)
+
+    def _workbench(self, setting: Setting, clock: PhaseClock) -> Workbench:
+        """Return the workbench of a setting."""
+        if self._bench is None or self._bench.setting != setting:
+            self._bench = None
+            self._bench = Workbench(setting, clock, seed=setting.source.seed)
+            self._idle_bytes = _allocated_bytes()
+        return self._bench
+
+    def _fault(self, error: BaseException, failure: Failure) -> Failure:
+        """Log what was raised, and note whether this process can go on."""
+        logger.info("%s", failure.message, exc_info=error)
+        self.is_spent = self.is_spent or is_sticky(error)
+        return failure
+
+    def _tidy(self, *, failed: bool) -> None:
+        """Give memory back to the device; to be called when no exception is at hand any more."""
+        if not _uses_cuda() or self.is_spent:
+            if failed:
+                gc.collect()
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+        left = _allocated_bytes() - self._idle_bytes
+        _, total = torch.cuda.mem_get_info()
+        self.is_spent = left > _LEAK_SHARE * total
+
+
+def _allocated_bytes() -> int:
+    return torch.cuda.memory_allocated() if _uses_cuda() else 0
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has none

@@ -1,0 +1,141 @@
+"""What a child prepares once for a setting: the model, its capture, its judge, its inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder_tune.measure.accuracy import Judge, NotJudgeable
+from thunder_tune.measure.steps import Step, forward_step, trainable, training_step
+from thunder_tune.measure.timing import rotation
+from thunder_tune.models import load
+from thunder_tune.program import Capture, capture
+from thunder_tune.values.job import Progress, Setting
+from thunder_tune.values.trial import FailureKind, Phase
+from thunder_tune.workers.failures import FAULTS, ModelFault, classify
+
+if TYPE_CHECKING:
+    from thunder_tune.workers.trial_process import Tell
+
+
+class PhaseClock:
+    """Tells the parent which phase begins, and keeps the seconds of each.
+
+    Attributes:
+        phase: The one entered last.
+        seconds: Spent in each phase so far.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self.phase: Phase = "start"
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def during(self, phase: Phase, subject: str = "") -> Iterator[None]:
+        """Enter a phase; what is done inside counts for it."""
+        self.phase = phase
+        self._tell(Progress(phase=phase, subject=subject))
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - started
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    @contextmanager
+    def during_of_model(self, phase: Phase) -> Iterator[None]:
+        """Enter a phase in which whatever is raised is the model's fault.
+
+        Raises:
+            ModelFault: In place of what was raised.
+        """
+        try:
+            with self.during(phase):
+                yield
+        except FAULTS as error:
+            kind: FailureKind | None = None
+            if isinstance(error, NotJudgeable):
+                kind = "not-judgeable"
+            raise ModelFault(classify(error, phase, kind=kind, of_model=True)) from error
+
+
+class Workbench:
+    """A loaded model and what its candidates need.
+
+    A fault of the model is raised as `ModelFault`.
+
+    Attributes:
+        setting: What it was made for.
+        model: On its device.
+        notes: What the user should know of it.
+        judge: Holds the references.
+        inputs: One set, for the capture and for first calls.
+        timed_inputs: Sets that timed calls rotate over.
+        resident_bytes: Device memory of the model and one set of inputs.
+        captures: Captures made so far.
+    """
+
+    def __init__(self, setting: Setting, clock: PhaseClock, *, seed: int) -> None:
+        """Load the model and compute the references on the inputs of a seed."""
+        self.setting = setting
+        self.captures = 0
+        self._capture: Capture | None = None
+        with clock.during_of_model("load"):
+            loaded = load(setting.source)
+            one_set = loaded.make_inputs(seed)
+            self.resident_bytes = torch.cuda.memory_allocated() if self.is_cuda else 0
+            del one_set
+        self.model, self.notes = loaded.model, loaded.notes
+        with clock.during_of_model("check"):
+            self.judge = Judge(
+                loaded.model,
+                loaded.make_inputs,
+                device=setting.source.device,
+                training=self.is_training,
+                policies=setting.policies,
+                metric=setting.metric,
+                seed=seed,
+            )
+            self.inputs = self.judge.inputs[0]
+            self.timed_inputs = rotation(self.judge.inputs, device=setting.source.device)
+            self.synchronize()
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the model runs on a GPU."""
+        return self.setting.source.device == "cuda"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a step goes forward and backward."""
+        return self.setting.source.mode == "train"
+
+    def capture(self, clock: PhaseClock) -> Capture:
+        """Return the model's capture; made at the first call, once."""
+        if self._capture is None:
+            with clock.during("capture"):
+                self._capture = capture(
+                    self.model,
+                    self.inputs.args,
+                    self.inputs.kwargs,
+                    front_end=self.setting.front_end,
+                    training=self.is_training,
+                )
+                self.captures += self._capture.times
+        return self._capture
+
+    def step(self, call: Callable[..., Any]) -> Step:
+        """Return one step of the model, or of a candidate built from it."""
+        if not self.is_training:
+            return forward_step(call)
+        return training_step(call, tuple(trainable(self.model).values()))
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that its faults and its time belong to what caused them."""
+        if self.is_cuda:
+            torch.cuda.synchronize()
