@@ -35,7 +35,9 @@ def families_of(preset: str) -> tuple[str, ...]:
     """
     if preset not in PRESETS:
         raise InputError(f"unknown preset {preset!r}: use one of {', '.join(PRESETS)}")
-    text = files("thunder_tune.search_spaces").joinpath(f"presets/{preset}.yaml").read_text("utf-8")
+    text = (
+        files("thunder_tune.search_spaces").joinpath(f"presets/{preset}.yaml").read_text("utf-8")
+    )
     named = tuple(yaml.safe_load(text)["families"])
     unknown = [name for name in named if name not in FAMILIES]
     if unknown:

@@ -38,10 +38,8 @@ class Family(Protocol):
         """Return the dimensions, with every choice left out and its reason."""
 
 
-def dimension(
-    name: str, family: str, offers: Iterable[tuple[str, str]]
-) -> Dimension | None:
-    """Build a dimension from (choice, reason to leave it out or "") pairs, or None if none stays."""
+def dimension(name: str, family: str, offers: Iterable[tuple[str, str]]) -> Dimension | None:
+    """Build a dimension from (choice, reason to leave it out or "") pairs; None if none stays."""
     choices, excluded = [], []
     for choice, reason in offers:
         if reason:

@@ -31,7 +31,7 @@ def test_light_modules_stay_light(module: str):
 
 
 def test_the_public_names():
-    assert thunder_tune.__all__ == ["__version__", "best_recipe", "load_recipe", "tune"]
+    assert thunder_tune.__all__ == ["__version__", "best_recipe", "load_recipe"]
 
 
 @pytest.mark.parametrize("name", thunder_tune.__all__)

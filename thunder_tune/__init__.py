@@ -1,6 +1,6 @@
 """thunder-tune: find the fastest accurate way to run a PyTorch model.
 
-Importing this package loads no torch, ray or sqlalchemy: `load_recipe`, `best_recipe` and `tune`
+Importing this package loads no torch, ray or sqlalchemy: `load_recipe` and `best_recipe`
 come from `thunder_tune.integration` when they are first used. Where thunder is loaded already,
 that module is imported at once, so that thunder knows the recipe "tuned".
 """
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from thunder_tune.__about__ import __version__
 
 if TYPE_CHECKING:
-    from thunder_tune.integration import best_recipe, load_recipe, tune
+    from thunder_tune.integration import best_recipe, load_recipe
 
-__all__ = ["__version__", "best_recipe", "load_recipe", "tune"]
+__all__ = ["__version__", "best_recipe", "load_recipe"]
 
-_LAZY = frozenset({"best_recipe", "load_recipe", "tune"})
+_LAZY = frozenset({"best_recipe", "load_recipe"})
 
 
 def __getattr__(name: str) -> object:

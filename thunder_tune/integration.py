@@ -154,9 +154,7 @@ def torch_backend(
     given = (options or {}).get("recipe")
     strict = bool((options or {}).get("strict", False))
     if given is None:
-        raise RecipeError(
-            'backend "thunder_tune" needs options={"recipe": path}: none was given'
-        )
+        raise RecipeError('backend "thunder_tune" needs options={"recipe": path}: none was given')
     if isinstance(given, (str, Path)):
         recipe = read_recipe(Path(given))
     else:

@@ -45,7 +45,9 @@ def read_recipe(path: Path) -> Recipe:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RecipeError(f"recipe {path} is damaged: not JSON ({error}); export it again") from error
+        raise RecipeError(
+            f"recipe {path} is damaged: not JSON ({error}); export it again"
+        ) from error
     if not isinstance(document, dict):
         raise RecipeError(f"recipe {path} is damaged: not a JSON object; export it again")
     version = document.get("schema_version")

@@ -13,6 +13,7 @@ from thunder_tune.compiler import viability
 from thunder_tune.compiler.backends import unavailable_reason
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.measure.timing import time_step
+from thunder_tune.program import model_key
 from thunder_tune.search_spaces import build_space
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
@@ -69,6 +70,7 @@ class TrialSession:
             fingerprint=current_fingerprint(source.device),
             capture_s=captured.seconds,
             signature=captured.signature,
+            model_key=model_key(bench.model, captured.signature),
             notes=bench.notes,
         )
 

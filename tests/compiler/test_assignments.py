@@ -102,9 +102,17 @@ def test_candidates_of_one_capture_live_side_by_side(captured):
 def test_dispatch_leaves_the_capture_as_it_is(captured):
     model, _, found, _ = captured
     trace = found.graphs[0].trace
-    before = (len(trace.bound_symbols), set(trace.names), [set(b.tags) for b in trace.bound_symbols])
+    before = (
+        len(trace.bound_symbols),
+        set(trace.names),
+        [set(b.tags) for b in trace.bound_symbols],
+    )
     build(model, resolve(found.program, {}), found)
-    after = (len(trace.bound_symbols), set(trace.names), [set(b.tags) for b in trace.bound_symbols])
+    after = (
+        len(trace.bound_symbols),
+        set(trace.names),
+        [set(b.tags) for b in trace.bound_symbols],
+    )
     assert before == after
 
 

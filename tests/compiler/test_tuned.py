@@ -20,8 +20,8 @@ from thunder_tune.values.source import ModelSource
 SHAPE = (2, 6, 16)
 
 
-def recipe_for(model, *args, choice="torch", extra=None, **kwargs):
-    found = capture(model, args, kwargs)
+def recipe_for(model, *args, choice="torch", extra=None, front_end="auto", **kwargs):
+    found = capture(model, args, kwargs, front_end=front_end)
     prefix = {True: "executor:", False: "fuser:"}
     plan = TunedPlan(
         signature=found.signature,
@@ -40,6 +40,7 @@ def recipe_for(model, *args, choice="torch", extra=None, **kwargs):
         kind="composed",
         plans=(plan,),
         fingerprint=current_fingerprint("cpu"),
+        front_end=found.program.front_end,
     )
 
 
@@ -79,32 +80,59 @@ def test_another_batch_size_runs_with_one_warning(model):
     tuned = thunder.compile(model, recipe=recipe)
     x = torch.randn(5, 6, 16)
     with pytest.warns(UserWarning, match=r"tuned for float32\[2,6,16\]") as seen, torch.no_grad():
-        result = tuned(x)
-        tuned(x)
+        results = [tuned(x) for _ in range(2)]
     assert sum("was tuned for" in str(w.message) for w in seen) == 1
-    torch.testing.assert_close(result, model(x), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(results[1], model(x), rtol=2e-5, atol=2e-5)
     assert tuned.tuning.applied == pytest.approx(1.0)
 
 
 def test_strict_refuses_another_batch_size(model):
     recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)), strict=True)
     tuned = thunder.compile(model, recipe=recipe)
+    x = torch.randn(5, 6, 16)
     with (
-        warnings.catch_warnings(),
+        pytest.warns(UserWarning, match="tuned for"),
         torch.no_grad(),
         pytest.raises(Exception, match="carried from another shape"),
     ):
+        tuned(x)
+
+
+def test_many_shapes_never_fall_back_to_eager(model):
+    tuned = TunedRecipe(recipe_for(model, torch.randn(SHAPE))).apply(model)
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        tuned(torch.randn(5, 6, 16))
+        for batch in range(1, 13):
+            x = torch.randn(batch, 6, 16)
+            torch.testing.assert_close(tuned(x), model(x), rtol=2e-5, atol=2e-5)
+    assert tuned.tuning.eager_calls == 0
+    assert len(tuned.tuning.graphs) == 12
+    assert tuned.tuning.applied == pytest.approx(1.0)
+
+
+def test_a_call_past_the_recipe_is_reported(model):
+    x = torch.randn(SHAPE)
+    tuned = TunedRecipe(recipe_for(model, x)).apply(model)
+    with torch.no_grad():
+        tuned(x)
+        with (
+            torch.compiler.set_stance("force_eager"),
+            pytest.warns(UserWarning, match="ran outside the recipe"),
+        ):
+            tuned(x)
+    assert tuned.tuning.applied == 0.0
 
 
 def test_a_missing_executor_falls_back_and_says_so(model):
     x = torch.randn(SHAPE)
     recipe = recipe_for(model, x, choice="nvfuser")
     tuned = thunder.compile(model, recipe=TunedRecipe(recipe))
-    with pytest.warns(UserWarning, match="missing here: nvfuser needs a CUDA device"):
-        with torch.no_grad():
-            torch.testing.assert_close(tuned(x), model(x), rtol=2e-5, atol=2e-5)
+    with (
+        pytest.warns(UserWarning, match="missing here: nvfuser needs a CUDA device"),
+        torch.no_grad(),
+    ):
+        result = tuned(x)
+    torch.testing.assert_close(result, model(x), rtol=2e-5, atol=2e-5)
     strict = thunder.compile(model, recipe=TunedRecipe(recipe, strict=True))
     torch._dynamo.reset()
     with torch.no_grad(), pytest.raises(Exception, match="nvfuser needs a CUDA device"):
@@ -150,6 +178,22 @@ def test_graph_breaks_and_keyword_inputs():
     tuned = TunedRecipe(recipe_for(other, x, scale=scale), strict=True).apply(other)
     with torch.no_grad():
         torch.testing.assert_close(tuned(x, scale=scale)["y"], other(x, scale=scale)["y"])
+
+
+def test_a_recipe_of_thunder_jit_is_applied_by_thunder_jit():
+    torch.manual_seed(0)
+    model = DictModel().requires_grad_(False)
+    x, scale = torch.randn(4, 8), torch.randn(8)
+    recipe = recipe_for(model, x, scale=scale, front_end="thunder.jit")
+    tuned = TunedRecipe(recipe, strict=True).apply(model)
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x, scale=scale)["y"], model(x, scale=scale)["y"])
+    assert tuned.tuning.applied == 1.0
+    carried = TunedRecipe(recipe).apply(model)
+    other = torch.randn(7, 8)
+    with pytest.warns(UserWarning, match="carried from another shape"), torch.no_grad():
+        result = carried(other, scale=scale)
+    torch.testing.assert_close(result["y"], model(other, scale=scale)["y"])
 
 
 def test_plugins_beside_a_recipe_are_refused(model):

@@ -33,7 +33,11 @@ def space(found, *, policy="same", preset="inference", viable=None, **source):
 
 
 def test_every_class_that_computes_has_one_placement(found):
-    names = {d.name.split(":", 1)[1] for d in space(found).dimensions if d.family in ("executor", "fuser")}
+    names = {
+        d.name.split(":", 1)[1]
+        for d in space(found).dimensions
+        if d.family in ("executor", "fuser")
+    }
     computing = {
         c.class_id for c in found.program.cells
         if not all(found.program.ops[i].is_view for i in c.ops)

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thunder_tune.errors import ConflictError, InputError
+from thunder_tune.errors import ConflictError, InputError, WorkerError
+from thunder_tune.storage import Database
 from thunder_tune.study import run_study
 from thunder_tune.testing.fake_pool import FakeClock, FakePool, synthetic_description
 from thunder_tune.values.space import COMPOSED, EXECUTOR, FUSER, PROGRAM, Dimension
@@ -48,7 +50,7 @@ def test_finds_the_best_of_a_planted_space(study, spec, dimensions, costs, datab
     assert outcome.comparison.reference == "torch.compile:max-autotune"
     assert database.study("study").state == "done"
     assert database.comparison("study") == outcome.comparison
-    assert [s.stage for s in observer.statuses][0] == "describe"
+    assert next(s.stage for s in observer.statuses) == "describe"
     assert observer.statuses[-1].stage == "done"
     assert [(i, n) for i, n, _ in observer.rounds] == [(0, 3), (1, 3), (2, 3)]
 
@@ -372,7 +374,7 @@ def test_refuses_an_unknown_sampler(study, spec, dimensions, costs):
 def test_tells_the_time_while_it_waits(study, spec, dimensions, costs, observer):
     study(spec(trials=2), dimensions(), costs(build_s=20.0))
     elapsed = [s.elapsed_s for s in observer.statuses if s.stage == "search"]
-    steps = [b - a for a, b in zip(elapsed, elapsed[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(elapsed)]
     assert max(steps) <= 1.0
     assert all(s.left_s is not None for s in observer.statuses if s.stage == "search")
 
@@ -439,3 +441,64 @@ class TestTimeBudget:
         outcome, _ = study(spec(time_budget_s=3.0), dimensions(), costs())
         assert outcome.state == "failed"
         assert "time budget ended" in outcome.error
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 7, 9])
+def test_an_interrupt_while_a_result_is_stored_loses_and_doubles_nothing(
+    study, spec, dimensions, costs, database, monkeypatch, at
+):
+    stored = []
+
+    def add_trial(name, result):
+        number = type(database).add_trial(database, name, result)
+        stored.append(number)
+        if len(stored) == at:
+            raise KeyboardInterrupt
+        return number
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "add_trial", add_trial)
+        outcome, _ = study(spec(trials=5), dimensions(), costs())
+    assert outcome.state == "interrupted"
+    assert len(database.trials("study")) == at
+    assert outcome.counts.finished == max(0, at - 4)
+    resumed, _ = study(spec(trials=5), dimensions(), costs())
+    assert resumed.counts.complete == 5
+    assert [r.number for r in database.trials("study")] == list(range(9))
+
+
+def test_a_broken_pool_marks_the_study_and_is_raised(
+    spec, dimensions, costs, database, observer, monkeypatch
+):
+    pool = FakePool(synthetic_description(dimensions()), costs())
+
+    def submit(job):
+        raise WorkerError("no worker could be started")
+
+    monkeypatch.setattr(pool, "submit", submit)
+    with pytest.raises(WorkerError, match="no worker could be started"):
+        run_study(spec(), pool=pool, database=database, observer=observer, clock=pool.clock)
+    assert database.study("study").state == "failed"
+    assert database.study("study").error == "no worker could be started"
+
+
+def test_two_controllers_share_one_file(spec, dimensions, costs, tmp_path, observer):
+    url = str(tmp_path / "shared.db")
+
+    def control(name):
+        database = Database.open(url)
+        pool = FakePool(synthetic_description(dimensions(glue=4)), costs())
+        try:
+            return run_study(
+                spec(name, trials=10),
+                pool=pool,
+                database=database,
+                observer=observer,
+                clock=pool.clock,
+            )
+        finally:
+            database.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = list(threads.map(control, ["one", "two"]))
+    assert [o.counts.complete for o in outcomes] == [10, 10]

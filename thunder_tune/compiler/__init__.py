@@ -1,7 +1,7 @@
 """Apply an assignment: from a capture and a plan to a callable model.
 
-`building.build` is the way in. A composed plan goes through `rewrites`, `tagging`, `router` (one op
-to one executor), `regions` with `fusers` (several ops to one fusion), `autograd` and `cudagraphs`;
+`building.build` is the way in. A composed plan goes through `rewrites`, `tagging`, `router` (one
+op to one executor), `regions` with `fusers` (several ops to one fusion), `autograd` and `cudagraphs`;
 a whole-program plan through `backends`. `tuned` applies a recipe to a user's model.
 """
 

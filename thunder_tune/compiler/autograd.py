@@ -29,7 +29,7 @@ class _Differentiable(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Any) -> Any:  # noqa: ANN401
         if ctx.backward_graph is None:
             return (None,) * (ctx.count + 2)

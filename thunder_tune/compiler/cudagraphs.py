@@ -55,7 +55,7 @@ class CudaGraphed:
             x if static or not isinstance(x, torch.Tensor) else x.clone()
             for x, static in zip(inputs, self._static, strict=True)
         ]
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_CALLS):

@@ -71,6 +71,7 @@ class InductorRegion:
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors and numbers
+        """Run the region."""
         if self._compiled is None:
             with torch.no_grad():
                 self._compiled = torch._inductor.compile(

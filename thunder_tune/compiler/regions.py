@@ -66,7 +66,7 @@ class RegionFuser(FusionExecutor):
         return None
 
     def get_grad_transform(self, sym: Symbol) -> Callable[..., Any] | None:
-        """Return the gradient rule the fuser wants for the op that `can_fuse` was just asked for."""
+        """Return the fuser's gradient rule for the op that `can_fuse` was just asked for."""
         return self._asked.grad_rule(sym) if self._asked is not None else None
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:

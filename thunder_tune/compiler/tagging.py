@@ -67,7 +67,9 @@ def clone_trace(trace: TraceCtx) -> TraceCtx:
 class _Tagger(TraceSubstitutionProcessor):
     """Marks every op with its index and inserts the casts of its compute type."""
 
-    def __init__(self, trace: TraceCtx, indices: Iterable[int], precision: tuple[str, ...]) -> None:
+    def __init__(
+        self, trace: TraceCtx, indices: Iterable[int], precision: tuple[str, ...]
+    ) -> None:
         super().__init__(trace)
         self._indices = iter(indices)
         self._precision = precision

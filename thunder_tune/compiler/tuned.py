@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.fx as fx
@@ -18,11 +18,12 @@ from thunder_tune.errors import RecipeError
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.program import signature_of
 from thunder_tune.program.dynamo import capture_graph
-from thunder_tune.program.frontend import CapturedGraph, Graph
+from thunder_tune.program.frontend import Capture, CapturedGraph, Graph
+from thunder_tune.program.jit import JitFrontEnd
 from thunder_tune.program.replay import Unsupported
 from thunder_tune.program.structure import analyse
 from thunder_tune.values.plan import resolve
-from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
 
 
@@ -35,6 +36,8 @@ class Application:
         shares: Of each compiled graph: ops, and the share of them that run as the recipe says.
         notes: What did not apply, and why.
         graphs: The compiled graphs; their `calls` count.
+        fallbacks: Graphs that could not be captured and run by Inductor.
+        eager_calls: Calls that ran no graph of the recipe at all.
     """
 
     recipe: Recipe
@@ -42,6 +45,24 @@ class Application:
     notes: list[str] = field(default_factory=list)
     graphs: list[CapturedGraph] = field(default_factory=list)
     fallbacks: int = 0
+    eager_calls: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Times that a graph of the recipe ran."""
+        return sum(graph.calls for graph in self.graphs)
+
+    def ran_eagerly(self) -> None:
+        """Note, and warn once, that Dynamo led a call past every graph of the recipe."""
+        self.eager_calls += 1
+        if self.eager_calls == 1:
+            what = (
+                "a call ran outside the recipe: Dynamo gave its frames up (TORCH_LOGS=recompiles)"
+            )
+            self.notes.append(what)
+            warnings.warn(
+                f"recipe {self.recipe.digest} for {self.recipe.model}: {what}", stacklevel=3
+            )
 
     @property
     def applied(self) -> float:
@@ -51,7 +72,8 @@ class Application:
         ran = [s for s, g in zip(self.shares, self.graphs, strict=True) if g.calls]
         total = sum(count for count, _ in ran)
         share = sum(count * part for count, part in ran) / total if total else 0.0
-        return 0.0 if self.fallbacks and not ran else share
+        share *= len(self.graphs) / (len(self.graphs) + self.fallbacks) if self.graphs else 1.0
+        return 0.0 if self.eager_calls else share
 
 
 class TunedModel(torch.nn.Module):
@@ -76,10 +98,17 @@ class TunedModel(torch.nn.Module):
         self.__dict__["tuning"] = application
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        """Run the model as the recipe says."""
         if not self._announced:
             self.__dict__["_announced"] = True
             _announce(self.tuning, signature_of(args, kwargs))
-        return self._run(*args, **kwargs)
+        if self.tuning.recipe.kind == "whole-program":
+            return self._run(*args, **kwargs)
+        before = self.tuning.calls
+        result = self._run(*args, **kwargs)
+        if self.tuning.calls == before:
+            self.tuning.ran_eagerly()
+        return result
 
     forward = __call__
 
@@ -109,6 +138,60 @@ def _announce(application: Application, signature: str) -> None:
         )
 
 
+class _GraphTuner:
+    """Compiles captured graphs by a recipe and reports what applied."""
+
+    def __init__(self, recipe: Recipe, *, strict: bool, application: Application) -> None:
+        self._recipe = recipe
+        self._strict = strict
+        self._application = application
+
+    def tune(self, captured: CapturedGraph, *, training: bool, device: str) -> None:
+        """Bind a captured graph to what the recipe says of it."""
+        front_end: Literal["dynamo", "thunder.jit"] = (
+            "thunder.jit" if self._recipe.front_end == "thunder.jit" else "dynamo"
+        )
+        program = analyse([captured.trace], front_end=front_end, training=training)
+        found = self._best_match([match(p, program, device) for p in self._recipe.plans])
+        assignment = dict(found.assignment)
+        if training and assignment.get(CUDA_GRAPHS) == "whole":
+            self.differs("CUDA graphs are for inference: off in training")
+            assignment[CUDA_GRAPHS] = "none"
+        plan = resolve(program, {**assignment, PROGRAM: COMPOSED})
+        compiled = compile_graph(captured, plan, range(len(program.ops)), training=training)
+        share = applied_share(program, plan, compiled.places)
+        if share < 1.0:
+            self.differs(f"{share:.0%} of a graph's ops run where the recipe says")
+        captured.bound = runnable(compiled.run, plan, captured.static_inputs)
+        captured.calls = 0
+        self._application.graphs.append(captured)
+        self._application.shares.append((len(program.ops), share * (found.exact + found.carried)))
+
+    def _best_match(self, matches: Sequence[Match]) -> Match:
+        found = max(matches, key=lambda m: (m.exact, m.carried))
+        if found.missing:
+            self.differs(f"missing here: {'; '.join(found.missing)}")
+        if found.exact < 1.0:
+            self.differs(
+                f"tuned for {found.exact:.0%} of the ops, carried from another shape to "
+                f"{found.carried:.0%}"
+            )
+        return found
+
+    def differs(self, what: str) -> None:
+        """Note, and warn once of, what does not apply.
+
+        Raises:
+            RecipeError: Strict.
+        """
+        text = f"recipe {self._recipe.digest} for {self._recipe.model}: {what}"
+        if self._strict:
+            raise RecipeError(f"{text} (strict)")
+        if what not in self._application.notes:
+            self._application.notes.append(what)
+            warnings.warn(text, stacklevel=2)
+
+
 class TunedBackend:
     """A `torch.compile` back end that compiles each of Dynamo's graphs by a recipe.
 
@@ -119,61 +202,55 @@ class TunedBackend:
     """
 
     def __init__(self, recipe: Recipe, *, strict: bool, application: Application) -> None:
-        self._recipe = recipe
-        self._strict = strict
+        self._tuner = _GraphTuner(recipe, strict=strict, application=application)
         self._application = application
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Graph:
-        """Compile one graph."""
-        training = torch.is_grad_enabled() and any(
-            isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
-        )
+        """Compile one graph; one that cannot be captured runs by Inductor, and says so."""
         try:
             captured = capture_graph(graph, inputs)
         except Unsupported as error:
-            return self._fall_back(graph, inputs, f"a graph cannot be captured: {error}")
-        program = analyse([captured.trace], front_end="dynamo", training=training)
-        device = next((x.device.type for x in inputs if isinstance(x, torch.Tensor)), "cpu")
-        found = self._best_match([match(p, program, device) for p in self._recipe.plans])
-        assignment = dict(found.assignment)
-        if training and assignment.get(CUDA_GRAPHS) == "whole":
-            self._differs("CUDA graphs are for inference: off in training")
-            assignment[CUDA_GRAPHS] = "none"
-        plan = resolve(program, {**assignment, PROGRAM: COMPOSED})
-        compiled = compile_graph(captured, plan, range(len(program.ops)), training=training)
-        share = applied_share(program, plan, compiled.places)
-        if share < 1.0:
-            self._differs(f"{share:.0%} of a graph's ops run where the recipe says")
-        captured.bound = runnable(compiled.run, plan, captured.static_inputs)
-        matched = found.exact + found.carried
-        self._application.graphs.append(captured)
-        self._application.shares.append((len(program.ops), share * matched))
+            self._tuner.differs(f"a graph cannot be captured: {error}; it runs by Inductor")
+            self._application.fallbacks += 1
+            compiled: Graph = torch._dynamo.lookup_backend("inductor")(graph, list(inputs))
+            return compiled
+        self._tuner.tune(captured, training=_wants_gradients(inputs), device=_device_of(inputs))
         return captured
 
-    def _best_match(self, matches: Sequence[Match]) -> Match:
-        found = max(matches, key=lambda m: (m.exact, m.carried))
-        if found.missing:
-            self._differs(f"missing here: {'; '.join(found.missing)}")
-        if found.exact < 1.0:
-            self._differs(
-                f"tuned for {found.exact:.0%} of the ops, carried from another shape to "
-                f"{found.carried:.0%}"
+
+class _JitRun:
+    """Runs a model that Dynamo cannot capture: one capture for each way it is called."""
+
+    def __init__(
+        self, recipe: Recipe, model: Callable[..., Any], *, strict: bool, application: Application
+    ) -> None:
+        self._tuner = _GraphTuner(recipe, strict=strict, application=application)
+        self._model = model
+        self._captures: dict[tuple[str, bool], Capture] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        key = (signature_of(args, kwargs), torch.is_grad_enabled())
+        if key not in self._captures:
+            inputs = torch.utils._pytree.tree_leaves((args, kwargs))
+            parameters = (
+                list(self._model.parameters()) if isinstance(self._model, torch.nn.Module) else []
             )
-        return found
+            training = _wants_gradients([*inputs, *parameters])
+            found = JitFrontEnd().capture(self._model, args, kwargs, training=training)
+            for graph in found.graphs:
+                self._tuner.tune(graph, training=training, device=_device_of(inputs))
+            self._captures[key] = found
+        return self._captures[key].entry(*args, **kwargs)
 
-    def _differs(self, what: str) -> None:
-        text = f"recipe {self._recipe.digest} for {self._recipe.model}: {what}"
-        if self._strict:
-            raise RecipeError(f"{text} (strict)")
-        if what not in self._application.notes:
-            self._application.notes.append(what)
-            warnings.warn(text, stacklevel=2)
 
-    def _fall_back(self, graph: fx.GraphModule, inputs: Sequence[Any], what: str) -> Graph:
-        self._differs(f"{what}; it runs by Inductor")
-        self._application.fallbacks += 1
-        compiled: Graph = torch._dynamo.lookup_backend("inductor")(graph, list(inputs))
-        return compiled
+def _wants_gradients(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
+    )
+
+
+def _device_of(inputs: Sequence[Any]) -> str:
+    return next((x.device.type for x in inputs if isinstance(x, torch.Tensor)), "cpu")
 
 
 def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = False) -> TunedModel:
@@ -198,7 +275,14 @@ def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = Fa
         warnings.warn(text, stacklevel=2)
     if recipe.kind == "whole-program":
         run = whole_program(model, recipe.plans[0].assignment[PROGRAM])
+    elif recipe.front_end == "thunder.jit":
+        run = _JitRun(recipe, model, strict=strict, application=application)
     else:
+        # Each input shape is a compilation of its own. Dynamo would give the model up after eight,
+        # and run it eagerly without a word.
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, 64)
+        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 1024)
         backend = TunedBackend(recipe, strict=strict, application=application)
         run = torch.compile(model, backend=backend, dynamic=False)
     return TunedModel(model, run, application)
@@ -229,8 +313,3 @@ class TunedRecipe:
         if plugins:
             names = ", ".join(type(p).__name__ for p in plugins)
             raise RecipeError(f"plugins beside a tuned recipe: {names}: leave them out")
-
-
-def plan_for(recipe: Recipe, signature: str) -> TunedPlan:
-    """Return the recipe's plan for an input signature, or its first."""
-    return next((p for p in recipe.plans if p.signature == signature), recipe.plans[0])

@@ -60,7 +60,12 @@ class DynamoFrontEnd:
 
         entry = torch.compile(model, backend=back_end, dynamic=False)
         try:
-            with torch.set_grad_enabled(training):
+            # The limit is per code object: a process that compiled many copies of a model's class
+            # would capture nothing.
+            unlimited = torch._dynamo.config.patch(
+                recompile_limit=2**20, accumulated_recompile_limit=2**20
+            )
+            with torch.set_grad_enabled(training), unlimited:
                 entry(*args, **kwargs)
         except Unsupported as error:
             raise CaptureError(str(error)) from error

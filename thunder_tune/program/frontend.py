@@ -110,8 +110,8 @@ def signature_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 def model_key(model: Callable[..., Any], signature: str) -> str:
     """Return a cheap key of a model on an input signature, computed without any capture.
 
-    It covers the model's class, the names, shapes and dtypes of its parameters and buffers, and the
-    inputs' signature.
+    It covers the model's class, the names, shapes and dtypes of its parameters and buffers, and
+    the inputs' signature.
     """
     state: list[Any] = []
     if isinstance(model, torch.nn.Module):

@@ -29,7 +29,7 @@ class _Recorder(Transform):
         prologue_trace: TraceCtx,
         computation_trace: TraceCtx,
         epilogue_trace: TraceCtx | None,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ANN401 - Thunder passes the executors list
     ) -> tuple[TraceCtx, TraceCtx, TraceCtx | None]:
         """Record the trace and change nothing."""
         self.initial = computation_trace

@@ -115,7 +115,7 @@ class _Replay(fx.Interpreter):
                 return opaque_call(target, args, kwargs)
         return function(*args, **kwargs)
 
-    def call_method(self, target: str, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         args, kwargs = _native(args), _native(kwargs)
         name = target
         if target.endswith("_") and not target.endswith("__"):

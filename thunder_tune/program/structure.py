@@ -174,7 +174,9 @@ def analyse(
                 examples=(*(seen.examples if seen else ()), indices[0]),
                 summary=seen.summary if seen else _summary(members),
             )
-            ops += [_op(b, first + i, graph, class_id) for i, b in zip(positions, members, strict=True)]
+            ops += [
+                _op(b, first + i, graph, class_id) for i, b in zip(positions, members, strict=True)
+            ]
     return Program(
         front_end=front_end,
         hash=digest(exact),

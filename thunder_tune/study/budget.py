@@ -11,6 +11,10 @@ Clock = Callable[[], float]
 REMEMBERED = 15
 """The typical trial is the median of so many latest ones: early ones fill compile caches."""
 
+LARGEST_RESERVE = 0.4
+"""Share of the time budget that the confirmation may claim beforehand."""
+SHORTEST_WAIT_S = 0.05
+
 
 class Budget:
     """Seconds for everything, of which a part is kept back for the confirmation.
@@ -20,7 +24,7 @@ class Budget:
         clock: Source of time.
 
     Attributes:
-        reserve_s: Seconds kept back for the confirmation; raised as estimates come in.
+        reserve_s: Seconds kept back for the confirmation; see `reserve`.
     """
 
     def __init__(self, *, time_s: float | None, clock: Clock) -> None:
@@ -29,6 +33,15 @@ class Budget:
         self._started = clock()
         self._durations: deque[float] = deque(maxlen=REMEMBERED)
         self.reserve_s = 0.0
+
+    def reserve(self, confirmation_s: float) -> None:
+        """Keep back what a full confirmation is estimated to take, as far as that is sensible.
+
+        At most `LARGEST_RESERVE` of the whole: a shorter confirmation of something that was
+        found beats a thorough one of nothing.
+        """
+        most_s = confirmation_s if self._time_s is None else LARGEST_RESERVE * self._time_s
+        self.reserve_s = min(confirmation_s, most_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -70,7 +83,7 @@ class Budget:
     def patience_s(self, longest_s: float) -> float:
         """Return how long to wait for results: at most `longest_s`, not past the search's end."""
         left_s = self.search_left_s
-        return longest_s if left_s is None else max(0.0, min(longest_s, left_s))
+        return longest_s if left_s is None else max(SHORTEST_WAIT_S, min(longest_s, left_s))
 
     def forecast_s(self, trials_left: int, workers: int) -> float:
         """Estimate the seconds to the study's end, the confirmation included."""

@@ -293,7 +293,7 @@ class _Run:
             winner=winner,
             trials=self._counts().finished,
         )
-        self._database.save_recipe(self._spec.name, recipe)
+        self._database.save_recipe(self._spec.name, recipe, model_key=description.model_key)
         return replace(winner, digest=recipe.digest)
 
     def _why_nothing(self) -> str:
@@ -340,9 +340,8 @@ class _Run:
         )
 
     def _reserve(self) -> None:
-        self._budget.reserve_s = confirmation.estimate_s(
-            self._journal.records, self._journal.environment_key
-        )
+        records, key = self._journal.records, self._journal.environment_key
+        self._budget.reserve(confirmation.estimate_s(records, key))
 
     def _counts(self) -> TrialCounts:
         return self._journal.counts(

@@ -158,5 +158,6 @@ def _storage_errors() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        reason = str(error).splitlines()[0]
+        cause = error.__cause__ or error
+        reason = str(getattr(cause, "orig", None) or cause).splitlines()[0]
         raise StorageError(f"Optuna's tables in the study's database: {reason}") from error

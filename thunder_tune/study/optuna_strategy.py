@@ -41,8 +41,8 @@ class OptunaStrategy:
     With TPE every second suggestion is a neighbour of the best candidate so far instead, one or
     two choices away. TPE redraws about a fifth of all dimensions for each suggestion, which
     seldom finishes a descent in a space of dozens of dimensions; it learns from the neighbours
-    too. (On planted spaces of 28 dimensions
-    with interactions, 200 trials ended half as far from the best that was known.)
+    too. (On planted spaces of 28 dimensions with interactions, 200 trials ended half as far
+    from the best that was known.)
 
     Args:
         ledger: Plans of the space; those measured as baselines are taken in it already.
@@ -83,6 +83,7 @@ class OptunaStrategy:
         postponed = record.take_postponed() if record else []
         self._refines = sampler == "tpe"
         self._asked = 0
+        self._is_exhausted = False
         self._queue = deque(ledger.candidate(a) for a in (*postponed, *warm_starts(ledger)))
 
     def ask(self) -> Proposal | None:
@@ -91,6 +92,8 @@ class OptunaStrategy:
             candidate = self._queue.popleft()
             if not self._ledger.is_taken(candidate.plan_key):
                 return self._begin(candidate)
+        if self._is_exhausted:
+            return None
         self._asked += 1
         if self._refines and self._asked % 2 and self._best is not None:
             neighbour = self._ledger.neighbour(self._best[1], self._random)
@@ -103,6 +106,7 @@ class OptunaStrategy:
                 return self._propose(candidate, trial)
             self._tell_known(candidate, trial)
         unseen = self._ledger.unseen(self._random)
+        self._is_exhausted = unseen is None
         return self._begin(unseen) if unseen else None
 
     def tell(self, ticket: int, number: int, result: TrialResult) -> None:

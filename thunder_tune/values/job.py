@@ -39,7 +39,8 @@ class TimingRequest:
     """How precisely to time.
 
     Attributes:
-        precision: Asked half width of the median's 95 % interval, relative (0.005: half a percent).
+        precision: Asked half width of the median's 95 % interval, relative: 0.005 is half a
+            percent.
         min_repeats: At least this many timed calls.
         max_s: At most this many seconds of timed calls.
     """

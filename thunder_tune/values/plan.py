@@ -79,9 +79,7 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     targets = _targets(program, assignment)
     regions = tuple(
         Region(fuser=target, graph=graph, ops=tuple(op.index for op in run))
-        for (graph, target), run in groupby(
-            program.ops, lambda op: (op.graph, targets[op.index])
-        )
+        for (graph, target), run in groupby(program.ops, lambda op: (op.graph, targets[op.index]))
         if target in FUSERS
     )
     precision = [""] * len(program.ops)
@@ -114,14 +112,18 @@ def _targets(program: Program, assignment: Assignment) -> tuple[str, ...]:
         target = assignment.get(prefix + cell.class_id, "torch")
         chosen.append(None if moves_only(program, cell) else target)
     for i, cell in enumerate(cells):
-        target = chosen[i]
-        if target is None:
-            following = _neighbour(cells, chosen, i, 1)
-            before = _neighbour(cells, chosen, i, -1)
-            target = next((t for t in (following, before) if t in FUSERS), "torch")
+        target = chosen[i] or _joined(cells, chosen, i)
         for op in cell.ops:
             targets[op] = target
     return tuple(targets)
+
+
+def _joined(cells: tuple[Cell, ...], chosen: list[str | None], i: int) -> str:
+    """Return where a cell that only moves data goes: the next region, the last one, or torch."""
+    for target in (_neighbour(cells, chosen, i, 1), _neighbour(cells, chosen, i, -1)):
+        if target is not None and target in FUSERS:
+            return target
+    return "torch"
 
 
 def _neighbour(
