@@ -512,7 +512,9 @@ def test_model_that_raises_is_named_with_its_place():
         def forward(self, x):
             raise ValueError("no such thing\nand more")
 
-    with pytest.raises(ModelError, match=r"raised ValueError: no such thing \(.*test_accuracy.py:"):
+    with pytest.raises(
+        ModelError, match=r"raised ValueError: no such thing \(.*test_accuracy.py:"
+    ):
         Judge(Broken(), make_inputs, device="cpu")
 
 
@@ -530,7 +532,7 @@ def test_model_that_cannot_be_copied_is_named():
         def __deepcopy__(self, memo):
             raise TypeError("there is one of me")
 
-    with pytest.raises(ModelError, match="cannot be copied.*there is one of me"):
+    with pytest.raises(ModelError, match=r"cannot be copied.*there is one of me"):
         Judge(Single(WIDTH, 4), make_inputs, device="cpu")
 
 
@@ -637,7 +639,7 @@ def test_wrong_gradient_in_one_of_many_is_wrong(training_judge, own_training, in
 
 
 def test_missing_gradient_is_wrong_shape(training_judge, own_training):
-    with pytest.raises(Rejected, match="gradient of 0.bias is missing") as caught:
+    with pytest.raises(Rejected, match=r"gradient of 0\.bias is missing") as caught:
         training_judge.judge(wrong_gradient(own_training, 1, lambda g: None))
     assert caught.value.kind == "wrong-shape"
 
@@ -675,7 +677,7 @@ def test_gradient_lost_in_rounding_is_held_to_typical_gradients(dtype):
     assert judge.judge(step).policies["same"]
     index = list(parameters).index("key.bias")
     wrong = wrong_gradient(step, index, lambda g: g + parameters["value.bias"].detach())
-    with pytest.raises(Rejected, match="key.bias"):
+    with pytest.raises(Rejected, match=r"key\.bias"):
         judge.judge(wrong)
 
 
@@ -707,9 +709,13 @@ METRIC = f"{__name__}:largest_gap"
 
 @pytest.fixture
 def own_metric(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "user_metric", __import__("types").SimpleNamespace(
-        largest_gap=largest_gap, broken=lambda outputs, references: 1 / 0, number=3
-    ))
+    monkeypatch.setitem(
+        __import__("sys").modules,
+        "user_metric",
+        __import__("types").SimpleNamespace(
+            largest_gap=largest_gap, broken=lambda outputs, references: 1 / 0, number=3
+        ),
+    )
 
 
 @pytest.mark.usefixtures("own_metric")

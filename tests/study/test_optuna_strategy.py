@@ -97,7 +97,7 @@ class TestStrategy:
         asked = drive(
             strategy_of(ledger_of(space)),
             60,
-            lambda a: None if a.get(GLUE_0) == "inductor" else 10.0 + (a[GLUE_1] == "torch"),
+            lambda a: None if a.get(GLUE_0) == "inductor" else 10.0 + (a.get(GLUE_1) == "torch"),
         )
         late = [c.assignment[GLUE_0] == "inductor" for c in asked[30:]]
         assert sum(late) < len(late) / 4

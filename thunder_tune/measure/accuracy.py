@@ -8,7 +8,7 @@ the worst over all of them.
 A median over inputs forgives one wrong answer and a norm forgives a small wrong part, so that
 three more things are asked: no part of an output may be far worse than the whole
 (`policies.PART`), no input far worse than the others, and each answer must be nearer to its own
-reference than to another input's (`thunder_tune.measure.summary`). Every policy but `any` asks.
+reference than to other inputs' (`thunder_tune.measure.summary`). Every policy but `any` asks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from thunder_tune.measure.faults import (
     Rejected,
     Results,
     check_form,
+    check_not_stale,
     check_repeats,
+    distances_to_others,
     flat,
     not_finite,
     refuse_not_finite,
-    stale_slot,
 )
 from thunder_tune.measure.judgeable import Case, NotJudgeable
 from thunder_tune.measure.policies import METRIC, policy
@@ -147,29 +148,20 @@ class Judge:
     def _judge(self, probe: Probe) -> Accuracy:
         slots, cases = self._reference.slots, self._reference.cases
         rows: list[tuple[Distance | None, ...]] = []
+        others: list[tuple[float, ...]] = []
         scores: list[float] = []
         first: Results = ()
-        stale: int | None = None
         probe.run(cases[-1].inputs, self._reference.form, NAN)
         for index, case in enumerate(cases):
             results = self._run(probe, case)
             rows.append(self._distances(case, results))
-            found = stale_slot(flat(results), rows[-1], slots, index, cases)
-            stale = found if stale is None else stale
+            others.append(distances_to_others(flat(results), slots, index, cases))
             if self._metric:
                 scores.append(_score(self._metric[0], results, case))
             first = first or flat(results)
-        summary = Summary(slots, cases, rows)
-        if stale is not None:
-            raise Rejected(
-                "wrong",
-                f"{slots[stale].name} of one input is the answer to another: stale data",
-                replace(
-                    summary.accuracy,
-                    policies=dict.fromkeys(self._policy_names, False),
-                    reference=self.reference,
-                ),
-            )
+        summary = Summary(slots, cases, rows, others)
+        refused = dict.fromkeys(self._policy_names, False)
+        check_not_stale(slots, rows, others, self._with_verdicts(summary, refused))
         again = probe.run(cases[0].inputs, self._reference.form, FINITE)
         check_form(again, self._reference.form, slots, cases[0])
         check_repeats(first, flat(again), slots, cases[0], rows[0])
@@ -195,6 +187,9 @@ class Judge:
             for tensor, target in zip(flat(results), case.targets, strict=True)
         )
 
+    def _with_verdicts(self, summary: Summary, verdicts: dict[str, bool]) -> Accuracy:
+        return replace(summary.accuracy, policies=verdicts, reference=self.reference)
+
     def _verdict(self, summary: Summary, scores: Sequence[float]) -> Accuracy:
         refusals = {p.name: summary.refusal(p) for p in self._policies}
         decides = self._policies[0].name if self._policies else METRIC
@@ -202,11 +197,8 @@ class Judge:
             least, decides = self._metric[1], METRIC
             worst = min(scores)
             refusals[METRIC] = "" if worst >= least else f"metric {worst:.6g} is below {least:g}"
-        accuracy = replace(
-            summary.accuracy,
-            policies={name: not reason for name, reason in refusals.items()},
-            reference=self.reference,
-        )
+        verdicts = {name: not reason for name, reason in refusals.items()}
+        accuracy = self._with_verdicts(summary, verdicts)
         if refusals[decides]:
             raise Rejected("wrong", f"{refusals[decides]} ({summary.worst_name()})", accuracy)
         return accuracy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,10 +19,7 @@ UNSTABLE = 4.0
 UNSTABLE_SHARE = 0.5
 """Or by this share of the candidate's own error, where that is larger."""
 STALE = 0.5
-"""An answer off by more than this share of the distance between two references may be another's.
-
-It is, when it lies nearer than this to that other reference.
-"""
+"""An answer this much nearer to another input's reference than to its own is that other answer."""
 
 Results = Sequence[Tensor | None]
 """Outputs, then gradients, in the order of slots."""
@@ -152,35 +150,57 @@ def check_repeats(
             )
 
 
-def stale_slot(
-    results: Results,
-    distances: Sequence[Distance | None],
-    slots: Sequence[Slot],
-    index: int,
-    cases: Sequence[Case],
-) -> int | None:
-    """Return an output that is the answer to another input.
+def distances_to_others(
+    results: Results, slots: Sequence[Slot], index: int, cases: Sequence[Case]
+) -> tuple[float, ...]:
+    """Return how near each output lies to the reference of another input, absolute; else inf.
 
     Args:
         results: Of one input.
-        distances: Of these results from its reference.
         slots: Of the results.
         index: Which of the cases.
         cases: All of them.
     """
+    found = []
     for i, slot in enumerate(slots):
-        tensor, own = results[i], distances[i]
-        if tensor is None or own is None or slot.is_gradient or not slot.is_floating:
-            continue
-        if own.error <= STALE * slot.variation:
-            continue
-        for k, other in enumerate(cases):
-            target = other.targets[i]
-            if k == index or target is None or target.tensor.shape != tensor.shape:
-                continue
-            if difference(tensor, target.tensor) < STALE * own.absolute:
-                return i
-    return None
+        tensor, nearest = results[i], math.inf
+        if tensor is not None and slot.is_floating and not slot.is_gradient:
+            targets = [c.targets[i] for k, c in enumerate(cases) if k != index]
+            gaps = [
+                difference(tensor, t.tensor)
+                for t in targets
+                if t is not None and t.tensor.shape == tensor.shape
+            ]
+            nearest = min(gaps, default=math.inf)
+        found.append(nearest)
+    return tuple(found)
+
+
+def check_not_stale(
+    slots: Sequence[Slot],
+    rows: Sequence[Sequence[Distance | None]],
+    others: Sequence[Sequence[float]],
+    accuracy: Accuracy,
+) -> None:
+    """Refuse a candidate that answers one input with the result of another.
+
+    Args:
+        slots: Of the results.
+        rows: Distances from the own reference, one row for each case.
+        others: From `distances_to_others`, likewise.
+        accuracy: To give with the refusal.
+
+    Raises:
+        Rejected: Of kind "wrong".
+    """
+    for distances, nearest in zip(rows, others, strict=True):
+        for slot, own, other in zip(slots, distances, nearest, strict=True):
+            if own is not None and other < STALE * own.absolute:
+                raise Rejected(
+                    "wrong",
+                    f"{slot.name} of one input is the answer to another: stale data",
+                    accuracy,
+                )
 
 
 def _check_written(slot: Slot, one: Tensor, other: Tensor) -> None:

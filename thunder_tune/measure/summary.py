@@ -15,8 +15,12 @@ from thunder_tune.values.trial import Accuracy
 
 OUTLIER = 10.0
 """One input's error over eager's may be this many times the median's."""
-CONFUSED = 0.5
-"""Share of the distance between two inputs' references that an error must stay below."""
+CONFUSED = 0.8
+"""An answer must be nearer to its own reference than this share of its way to any other's.
+
+Rounding, however large, moves an answer away from all references alike; an answer that depends on
+its input too little is as near to the others.
+"""
 LARGEST = 1e30
 """Stands for an infinite error."""
 
@@ -29,11 +33,13 @@ class Summary:
         slots: What there is to judge.
         cases: Inputs with their references.
         rows: The candidate's distances, one row for each case.
+        others: Its distances from the nearest reference of another input, likewise.
     """
 
     slots: Sequence[Slot]
     cases: Sequence[Case]
     rows: Sequence[Sequence[Distance | None]]
+    others: Sequence[Sequence[float]]
 
     def refusal(self, policy: Policy) -> str:
         """Say why a policy refuses the candidate, or "" where it does not."""
@@ -76,17 +82,16 @@ class Summary:
     def strangeness(self) -> str:
         """Which answer is unlike the others, or like that to another input; else nothing."""
         for i, slot in enumerate(self.slots):
-            ratios, errors = self.ratios(i), self.errors(i)
+            ratios = self.ratios(i)
             if max(ratios) > OUTLIER * max(1.0, median(ratios)):
                 return (
                     f"{slot.name}: error is {max(ratios):.3g} times eager's on one input, "
                     f"{median(ratios):.3g} on most"
                 )
-            if slot.is_floating and max(errors) >= CONFUSED * slot.variation:
-                return (
-                    f"{slot.name}: relative error {max(errors):.3g} is not well below the "
-                    f"difference between the answers to two inputs, {slot.variation:.3g}"
-                )
+            for row, others in zip(self.rows, self.others, strict=True):
+                own = row[i]
+                if own and own.absolute > CONFUSED * others[i]:
+                    return f"{slot.name}: an answer is no nearer to its reference than to others"
         return ""
 
     def worst_name(self) -> str:

@@ -124,23 +124,26 @@ class OptunaRecord:
 def _open(url: str) -> optuna.storages.RDBStorage:
     if not url.startswith("sqlite"):
         return optuna.storages.RDBStorage(url)
-    for attempt in range(ATTEMPTS):
-        try:
-            storage = optuna.storages.RDBStorage(
-                url, engine_kwargs={"connect_args": {"timeout": SQLITE_TIMEOUT_S}}
-            )
-            break
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError):
-            # Controllers that open a new file together create the tables under each other's feet.
-            if attempt == ATTEMPTS - 1:
-                raise
-            time.sleep(0.1 * (attempt + 1))
+    storage = _create_tables(url)
     # A transaction that begins by reading fails at once, whatever the timeout, when another
     # writer came between: let it wait for the write lock when it begins.
     storage.engine.dispose()
     event.listen(storage.engine, "connect", _on_connect)
     event.listen(storage.engine, "begin", _on_begin)
     return storage
+
+
+def _create_tables(url: str) -> optuna.storages.RDBStorage:
+    connect = {"timeout": SQLITE_TIMEOUT_S}
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": connect})
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            # Controllers that open a new file together create its tables under each other's feet.
+            if not any(sign in _reason(error) for sign in ("locked", "exists", "UNIQUE")):
+                raise
+            time.sleep(0.1 * attempt)
+    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": connect})
 
 
 def _on_connect(connection: sqlite3.Connection, record: object) -> None:
@@ -158,6 +161,9 @@ def _storage_errors() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        cause = error.__cause__ or error
-        reason = str(getattr(cause, "orig", None) or cause).splitlines()[0]
-        raise StorageError(f"Optuna's tables in the study's database: {reason}") from error
+        raise StorageError(f"Optuna's tables in the database: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return str(getattr(cause, "orig", None) or cause).splitlines()[0]

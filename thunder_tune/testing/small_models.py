@@ -25,7 +25,8 @@ class Block(nn.Module):
         y = self.norm1(x)
         y, _ = self.attention(y, y, y, need_weights=False)
         x = x + y
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        out: torch.Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return out
 
 
 class TinyTransformer(nn.Module):
