@@ -7,6 +7,7 @@ Dynamo, so each of them, and each round of a comparison, has a process of its ow
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import replace
@@ -29,6 +30,11 @@ _GRACE_S = 5.0
 """For a comparison to end by itself once its time is over: one block and the answer."""
 
 
+_CORES_FOR_STANDBY = 8
+"""Cores for each worker from which on the next process may import its modules meanwhile: on a
+smaller machine that would disturb what is being timed."""
+
+
 class JobCancelled(WorkerError):
     """The pool cancelled the job, so it has no result."""
 
@@ -45,6 +51,7 @@ class TrialChild:
     def __init__(self, options: ChildOptions) -> None:
         self._options = options
         self._child: ChildProcess | None = None
+        self._standby: tuple[str, ChildProcess] | None = None
         self._setting: Setting | None = None
         self._lock = threading.RLock()
         self._busy = False
@@ -128,6 +135,9 @@ class TrialChild:
         """Kill the child, if any, and refuse jobs from now on; harmless when repeated."""
         with self._lock:
             self._closed = True
+            if self._standby is not None:
+                self._standby[1].close()
+                self._standby = None
             if self._child is not None:
                 self._child.kill()
                 if not self._busy:
@@ -177,8 +187,21 @@ class TrialChild:
         if child is not None and child.is_alive() and setting == self._setting and not alone:
             return child, time.monotonic()
         self._discard()
-        child = ChildProcess(self._options, setting.log_folder or self._options.log_folder)
+        folder = setting.log_folder or self._options.log_folder
+        child, since = self._take_standby(folder)
         self._child, self._setting = child, setting
+        if _cores_per_worker(self._options.slots) >= _CORES_FOR_STANDBY:
+            self._standby = (folder, ChildProcess(self._options, folder))
+        return child, since
+
+    def _take_standby(self, folder: str) -> tuple[ChildProcess, float]:
+        """Return the process that stands by, if it fits, or a new one; and since when it works."""
+        ready, self._standby = self._standby, None
+        if ready is not None:
+            if ready[0] == folder and ready[1].is_alive():
+                return ready[1], time.monotonic()
+            ready[1].close()
+        child = ChildProcess(self._options, folder)
         return child, child.started
 
     def _discard(self) -> None:
@@ -189,6 +212,10 @@ class TrialChild:
     def _refuse_cancelled(self, epoch: int) -> None:
         if self._closed or epoch < self._epoch:
             raise JobCancelled("the job was cancelled")
+
+
+def _cores_per_worker(slots: int) -> int:
+    return (os.cpu_count() or 1) // max(1, slots)
 
 
 def _not_reached(timeout_s: float) -> Failure:

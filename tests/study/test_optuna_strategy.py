@@ -65,6 +65,7 @@ def drive(strategy, trials, latency_of):
         latency_ms = latency_of(proposal.candidate.assignment)
         result = failed(asked[-1]) if latency_ms is None else measured(asked[-1], latency_ms)
         strategy.tell(proposal.ticket, number, result)
+        strategy.catch_up()
     return asked
 
 

@@ -141,7 +141,11 @@ class Judge:
             Rejected: It is wrong under the policy that decides, or broken in another way.
         """
         try:
-            return self._judge(Probe(step, self._model, self._reference.buffers))
+            return self._judge(
+                Probe(
+                    step, self._model, self._reference.buffers, device=torch.device(self._device)
+                )
+            )
         finally:
             self._reference.buffers.restore()
 

@@ -69,10 +69,14 @@ class Probe:
         step: The candidate.
         model: Whose parameters and buffers are never filled.
         buffers: Put back before every call.
+        device: Whose memory to fill.
     """
 
-    def __init__(self, step: Step, model: nn.Module, buffers: Buffers) -> None:
+    def __init__(
+        self, step: Step, model: nn.Module, buffers: Buffers, *, device: torch.device
+    ) -> None:
         self._step = step
+        self._device = device
         self._buffers = buffers
         tensors = (*model.parameters(), *model.buffers())
         self._kept = {t.untyped_storage().data_ptr() for t in tensors}
@@ -83,7 +87,7 @@ class Probe:
 
         Args:
             inputs: Of the call.
-            like: Results of the expected sizes.
+            like: Results of the expected sizes; their values do not matter.
             poison: What to fill memory with.
             seed: Of the random generators during the call.
 
@@ -91,18 +95,23 @@ class Probe:
             Copies that the next call does not overwrite.
         """
         self._buffers.restore()
-        with torch.inference_mode():  # the one mode that may write to tensors of every mode
-            for tensor in self._before:
-                _fill(tensor, poison)
-        self._before = ()
+        self._fill_results(poison)
         with fixed_randomness(seed):
-            _poison_free_memory(like, poison)  # last: what allocates after it takes the poison
+            # The last thing before the call: whatever allocates after it takes the poison.
+            _poison_free_memory(like, poison, self._device)
             results = self._step(inputs)
         own = self._kept | {t.untyped_storage().data_ptr() for t in _tensors(inputs)}
         self._before = tuple(
             t for t in results.tensors if t.untyped_storage().data_ptr() not in own
         )
         return copied(results)
+
+    def _fill_results(self, poison: Poison) -> None:
+        """Fill what the call before returned, and let go of it."""
+        with torch.inference_mode():  # the one mode that may write to tensors of every mode
+            for tensor in self._before:
+                _fill(tensor, poison)
+        self._before = ()
 
 
 def copied(results: Outputs) -> Outputs:
@@ -131,27 +140,34 @@ def share_unwritten(first: Tensor, second: Tensor) -> float:
 @contextmanager
 def fixed_randomness(seed: int) -> Iterator[None]:
     """Give all random generators one state inside, and their own states back after."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    devices = [torch.cuda.current_device()] if _uses_cuda() else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
 
 
-def _poison_free_memory(like: Outputs, poison: Poison) -> None:
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has none
+
+
+def _poison_free_memory(like: Outputs, poison: Poison, device: torch.device) -> None:
     wanted = [(t, MAX_COPIES) for t in like.tensors]
     wanted += [(g, 2) for g in like.gradients if g is not None]
     held = []
     try:
         for tensor, most in wanted:
             for _ in range(max(1, min(most, POISON_BYTES // max(1, tensor.nbytes)))):
-                held.append(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+                held.append(torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
                 _fill(held[-1], poison)
     except torch.OutOfMemoryError:  # the candidate may need all of it: some poison is enough
         held.clear()
 
 
 def _fill(tensor: Tensor, poison: Poison) -> None:
-    if tensor.dtype != torch.bool:
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in sizes)
+    # An expanded tensor has several elements in one place, which torch refuses to write to.
+    if tensor.dtype != torch.bool and 0 < tensor.numel() <= span:
         tensor.copy_(_element(tensor, poison))
 
 

@@ -76,7 +76,7 @@ class Reference:
         training: Whether gradients of trainable parameters belong to the results.
 
     Attributes:
-        form: Results of the first inputs: shapes and types that candidates must have.
+        form: Shapes and types that the results of candidates must have, as meta tensors.
         precision: "float64" or "float32".
         slots: What there is to judge.
         cases: One for each set of inputs.
@@ -104,7 +104,7 @@ class Reference:
         self.buffers.forget_unchanged()
         self.buffers.restore()
         self.precision, rows = self._compute(inputs)
-        probe = Probe(self._step(model), model, self.buffers)
+        probe = Probe(self._step(model), model, self.buffers, device=device)
         eager = [self._measure(probe, i, row) for i, row in zip(inputs, rows, strict=True)]
         self.slots = self._slots(rows, eager)
         self.cases = tuple(
@@ -122,7 +122,7 @@ class Reference:
         return training_step(call, tuple(trainable(model or self._model).values()))
 
     def _first_run(self, inputs: Inputs) -> tuple[tuple[str, ...], Outputs]:
-        """Run the model as it is; return the names of its outputs and its results."""
+        """Run the model as it is; return the names of its outputs and their form."""
         names: list[str] = []
 
         def noting(*args: object, **kwargs: object) -> object:
@@ -132,7 +132,7 @@ class Reference:
 
         try:
             with fixed_randomness(0):
-                results = copied(self._step(noting)(inputs))
+                results = _without_values(self._step(noting)(inputs))
         except (ModelError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -258,6 +258,15 @@ class Reference:
                 norm = max(norm, typical * math.sqrt(target.tensor.numel()))
             scales.append(norm)
         return tuple(scales)
+
+
+def _without_values(results: Outputs) -> Outputs:
+    return copied(
+        Outputs(
+            tuple(t.to("meta") for t in results.tensors),
+            tuple(None if g is None else g.to("meta") for g in results.gradients),
+        )
+    )
 
 
 def _is_judged(slot: Slot) -> bool:

@@ -151,11 +151,7 @@ def decide(standing: Standing, *, family: int, min_effect: float = MIN_EFFECT) -
     """
     if family < 1:
         raise InputError(f"family {family}: must be at least 1 candidate")
-    if standing.ratio is None or standing.ratio_log_error is None:
-        raise InputError(
-            f"{standing.name!r} was not timed beside the reference: nothing to decide"
-        )
-    if standing.rounds < MIN_ROUNDS:
+    if standing.ratio is None or standing.ratio_log_error is None or standing.rounds < MIN_ROUNDS:
         return "tie"
     paired = PairedRatio(
         ratio=standing.ratio,

@@ -78,7 +78,7 @@ def exact_arithmetic(dtype: torch.dtype) -> Iterator[None]:
 
 def release_memory() -> None:
     """Give memory of dropped tensors back to the device, so that others may have it."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has none
         gc.collect()
         torch.cuda.empty_cache()
 

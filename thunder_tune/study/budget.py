@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 REMEMBERED = 15
 """The typical trial is the median of so many latest ones: early ones fill compile caches."""
 
-LARGEST_RESERVE = 0.4
+LARGEST_RESERVE = 0.3
 """Share of the time budget that the confirmation may claim beforehand."""
 SHORTEST_WAIT_S = 0.05
 

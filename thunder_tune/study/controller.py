@@ -212,9 +212,12 @@ class _Run:
             strategy.tell(flight.ticket, number, result)
             self._reserve()
 
-        cancelled = self._dispatcher.drive(
-            "search", next_job=next_job, learn=learn, tick=self._tell_status
-        )
+        def tick() -> None:
+            self._tell_status()
+            strategy.catch_up()
+
+        cancelled = self._dispatcher.drive("search", next_job=next_job, learn=learn, tick=tick)
+        tick()
         for flight in cancelled:
             strategy.postpone(flight.ticket)
         if cancelled:
@@ -350,9 +353,9 @@ class _Run:
 
     def _tell_status(self) -> None:
         counts, left_s = self._counts(), self._budget.left_s
-        if self._stage == "search":
-            trials_left = counts.requested - counts.finished
-            left_s = self._budget.forecast_s(trials_left, self._pool.capacity)
+        if self._stage in ("search", "confirmation"):
+            trials = counts.requested - counts.finished if self._stage == "search" else 0
+            left_s = self._budget.forecast_s(trials, self._pool.capacity)
         self._observer.on_status(
             Status(
                 stage=self._stage,
@@ -360,7 +363,7 @@ class _Run:
                 best_ms=self._journal.best_ms(),
                 best_baseline_ms=self._journal.best_ms("baseline"),
                 elapsed_s=self._budget.elapsed_s,
-                left_s=left_s,
+                left_s=0.0 if self._stage == "done" else left_s,
             )
         )
 

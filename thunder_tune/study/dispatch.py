@@ -74,15 +74,15 @@ class Dispatcher:
             role: Of all jobs.
             next_job: Returns a candidate and the strategy's ticket; None: no more for now.
             learn: Told each finished job and its number, after it was stored.
-            tick: Called at each change and once per `TICK_S`.
+            tick: Called at each change and once per `TICK_S`, while the devices work.
 
         Returns:
             What was cancelled because the confirmation's time had come.
         """
         while True:
-            tick()
             while len(self._in_flight) < self._pool.capacity and (job := next_job()):
                 self._submit(role, *job)
+            tick()
             if not self._in_flight:
                 return []
             self._arrived.extend(self._pool.wait(self._budget.patience_s(TICK_S)))

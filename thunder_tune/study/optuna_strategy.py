@@ -66,6 +66,7 @@ class OptunaStrategy:
         self._ledger = ledger
         self._record = record
         self._pending: dict[int, tuple[Candidate, optuna.Trial | None]] = {}
+        self._unrecorded: deque[tuple[int, Assignment, TrialResult]] = deque()
         self._tickets = 0
         self._told: set[tuple[str, ...]] = set()
         self._distributions: dict[str, BaseDistribution] = {
@@ -116,8 +117,7 @@ class OptunaStrategy:
         self._note_best(candidate.assignment, result)
         if trial is not None:
             self._finish(trial, result)
-        if self._record is not None:
-            self._record.add(number, candidate.assignment, result)
+        self._unrecorded.append((number, candidate.assignment, result))
 
     def postpone(self, ticket: int) -> None:
         """Take back a proposal that was not finished: the next run of the study measures it."""
@@ -126,6 +126,13 @@ class OptunaStrategy:
             self._study.tell(trial, state=TrialState.FAIL)
         if self._record is not None:
             self._record.postpone(candidate.assignment)
+
+    def catch_up(self) -> None:
+        """Write Optuna's copy of what was told: it takes a millisecond for each dimension."""
+        while self._unrecorded:
+            number, assignment, result = self._unrecorded.popleft()
+            if self._record is not None:
+                self._record.add(number, assignment, result)
 
     def _remember(self, past: list[TrialRecord]) -> None:
         known = []

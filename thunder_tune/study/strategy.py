@@ -30,3 +30,6 @@ class Strategy(Protocol):
 
     def postpone(self, ticket: int) -> None:
         """Take back a proposal that was not finished: the next run of the study measures it."""
+
+    def catch_up(self) -> None:
+        """Do what can wait until the next candidates are on their way."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from thunder_tune.measure.statistics import decide, standings
+from thunder_tune.measure.statistics import MIN_EFFECT, decide, standings
 from thunder_tune.storage import TrialRecord
 from thunder_tune.study.confirmation import trial_name
 from thunder_tune.values.comparison import Comparison, Contender, Standing, Verdict
@@ -132,18 +132,26 @@ def _kind(assignment: Assignment) -> Literal["composed", "whole-program"]:
 def _simplest_tied(
     comparison: Comparison, by_latency: Sequence[Contender], program: Program
 ) -> Winner | None:
-    """Return the simplest of those that tie with the fastest and claim as much as it does."""
+    """Return the simplest of those as fast as the fastest that may be claimed.
+
+    Where nobody is shown to be faster than the best baseline, the baseline sets the mark. Tied with
+    the mark are those that measured at most half a percent slower: a wide interval is no excuse for
+    naming a slower program.
+    """
     if not by_latency:
         return None
-    fastest = by_latency[0]
-    claim = _verdict(comparison, fastest)
-    paired = standings(comparison.contenders, comparison.rounds, reference=fastest.name)
+    mark = by_latency[0]
+    claim = _verdict(comparison, mark)
+    if claim != "faster":
+        mark = next((c for c in by_latency if c.name == comparison.reference), mark)
+    paired = standings(comparison.contenders, comparison.rounds, reference=mark.name)
     tied = [
         c
         for c in by_latency
-        if c is fastest
+        if c is mark
         or (
-            _verdict(paired, c) != "slower"
+            (paired.standing(c.name).ratio or 2.0) <= 1.0 + MIN_EFFECT
+            and _verdict(paired, c) != "slower"
             and (claim != "faster" or _verdict(comparison, c) == claim)
         )
     ]

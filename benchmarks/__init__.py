@@ -1,0 +1,1 @@
+"""Measurements against the baselines; tests do not time."""
