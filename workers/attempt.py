@@ -54,7 +54,8 @@ class Attempt:
         clock = self._clock
         plan = self._plan(bench)
         before = torch.cuda.memory_allocated() if bench.is_cuda else 0
-        with clock.during("compile", self._subject):
+        autotunes = "max-autotune" in self._assignment.get(PROGRAM, COMPOSED)
+        with clock.during("compile", self._subject, autotunes=autotunes):
             step = self._build(bench, plan)
         with clock.during("check", self._subject):
             self._call_once_more(bench, step, before)

@@ -20,6 +20,7 @@ DOING: Mapping[Phase, str] = {
     "load": "loading the model",
     "capture": "capturing the program",
     "compile": "compiling",
+    "wait": "waiting for the device",
     "check": "checking the result",
     "time": "timing",
 }

@@ -17,7 +17,14 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from thunder_tune.errors import InputError, WorkerError
 from thunder_tune.values.comparison import Round
-from thunder_tune.values.job import CompareJob, DescribeJob, Description, Limits, MeasureJob
+from thunder_tune.values.job import (
+    LANES_VARIABLE,
+    CompareJob,
+    DescribeJob,
+    Description,
+    Limits,
+    MeasureJob,
+)
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.actor import CONTROL, TrialActor
 from thunder_tune.workers.child_process import SESSION, ChildOptions, with_package_path
@@ -25,6 +32,10 @@ from thunder_tune.workers.slot_pool import SlotPool
 from thunder_tune.workers.trial_child import JobCancelled
 
 ray: Any = typed_ray  # its annotations miss concurrency groups, and half of it has none
+
+_MOST_LANES = 5
+"""Actors for each GPU at most: more would wait for the device rather than compile."""
+_CORES_PER_LANE = 3
 
 _CONTROL_S = 15.0
 """For an actor to answer a call of its control group."""
@@ -45,18 +56,22 @@ class RayUnavailable(WorkerError):
 class RayWorker:
     """A worker whose `TrialChild` lives in a Ray actor."""
 
-    def __init__(self, options: ChildOptions, *, device: str, start_s: float) -> None:
+    def __init__(
+        self, options: ChildOptions, *, device: str, start_s: float, lanes: int = 1
+    ) -> None:
         """Ask Ray for the actor; `await_ready` tells when it runs.
 
         Args:
             options: For its children.
-            device: "cuda" for one GPU, "cpu" for one CPU slot.
+            device: "cuda" for a GPU, or one lane of it; "cpu" for one CPU slot.
+            lanes: Actors that share a GPU.
             start_s: Seconds that Ray has to start it.
         """
         self._options = options
         self._start_s = start_s
         # A GPU's actor must not need a free CPU too: another node's slots may be taken.
-        resources = {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
+        gpu = {"num_gpus": 1 / lanes, "num_cpus": 0}
+        resources = gpu if device == "cuda" else {"num_cpus": 1}
         self._remote = ray.remote(concurrency_groups={CONTROL: 1}, **resources)(TrialActor)
         self._actor = self._remote.remote(options)
         self._is_ready = False
@@ -184,16 +199,27 @@ def start_ray_pool(
         _connect(ray_address, slots=workers or 1)
     started: list[RayWorker] = []
     try:
-        count = _count(device, workers)
+        devices = _count(device, workers)
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        here = os.cpu_count() or 1  # a local Ray is told of the slots only, not of the cores
+        cores = int(min(n["Resources"].get("CPU", 1) for n in nodes)) if ray_address else here
+        lanes = _lanes(device, cores, math.ceil(devices / max(1, len(nodes))))
+        count = devices * lanes
+        environment: dict[str, str | None] = {
+            "OMP_NUM_THREADS": _threads(device, count),
+            LANES_VARIABLE: str(lanes),
+        }
+        if lanes > 1:  # each would start a compiling process for every core of the machine
+            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(2, cores // count))
         for number in range(count):
             options = ChildOptions(
                 name=f"worker-{number}",
                 log_folder=log_folder,
-                slots=math.ceil(count / max(1, sum(node["Alive"] for node in ray.nodes()))),
+                slots=math.ceil(count / max(1, len(nodes))),
                 session=session,
-                environment={"OMP_NUM_THREADS": _threads(device, count)},
+                environment=environment,
             )
-            started.append(RayWorker(options, device=device, start_s=limits.start_s))
+            started.append(RayWorker(options, device=device, start_s=limits.start_s, lanes=lanes))
         for worker in started:
             worker.await_ready()
         return RayPool(started, owns_ray=owns_ray)
@@ -246,6 +272,19 @@ def _count(device: str, workers: int | None) -> int:
     if workers is not None and workers > there:
         raise InputError(f"workers {workers}: Ray sees {there} GPU(s): use at most {there}")
     return workers or there
+
+
+def _lanes(device: str, cores: int, devices: int) -> int:
+    """Return how many actors share a GPU, so that some compile while one is measured.
+
+    Args:
+        device: "cuda" or "cpu"; CPU slots are not shared.
+        cores: Of a node.
+        devices: GPUs of a node that are used.
+    """
+    if device != "cuda":
+        return 1
+    return max(1, min(_MOST_LANES, cores // (devices * _CORES_PER_LANE)))
 
 
 def _threads(device: str, count: int) -> str | None:

@@ -48,7 +48,7 @@ class TrialSession:
 
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Capture the model, check that it can be judged, and build its search space."""
-        clock = PhaseClock(tell)
+        clock = PhaseClock(tell, job.setting.source.device)
         setting, source = job.setting, job.setting.source
         try:
             bench = self._workbench(setting, clock)
@@ -76,7 +76,7 @@ class TrialSession:
 
     def measure(self, job: MeasureJob, tell: Tell) -> TrialResult:
         """Build, judge and time one candidate."""
-        clock = PhaseClock(tell)
+        clock = PhaseClock(tell, job.setting.source.device)
         attempt = Attempt(job.candidate.assignment, clock)
         timing: Timing | None = None
         failure: Failure | None = None
@@ -110,7 +110,7 @@ class TrialSession:
 
     def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:
         """Run one round; see `thunder_tune.workers.comparison`."""
-        clock = PhaseClock(tell)
+        clock = PhaseClock(tell, job.setting.source.device)
         fresh = job.setting.source.seed + 1 + job.seed  # the search judges on the source's own
         return run_round(job, Workbench(job.setting, clock, seed=fresh), clock, deadline)
 

@@ -30,7 +30,7 @@ _GRACE_S = 5.0
 """For a comparison to end by itself once its time is over: one block and the answer."""
 
 
-_CORES_FOR_STANDBY = 8
+_CORES_FOR_STANDBY = 3
 """Cores for each worker from which on the next process may import its modules meanwhile: on a
 smaller machine that would disturb what is being timed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,10 +16,15 @@ from thunder_tune.models import load
 from thunder_tune.program import Capture, capture
 from thunder_tune.values.job import Progress, Setting
 from thunder_tune.values.trial import FailureKind, Phase
+from thunder_tune.workers.device_lease import lease_of
 from thunder_tune.workers.failures import FAULTS, ModelFault, classify
 
 if TYPE_CHECKING:
     from thunder_tune.workers.trial_process import Tell
+
+
+_LEASED = frozenset({"check", "time"})
+"""Phases that need the device to themselves."""
 
 
 class PhaseClock:
@@ -30,22 +35,41 @@ class PhaseClock:
         seconds: Spent in each phase so far.
     """
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, device: str = "cpu") -> None:
         self._tell = tell
+        self._device = device
         self.phase: Phase = "start"
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def during(self, phase: Phase, subject: str = "") -> Iterator[None]:
-        """Enter a phase; what is done inside counts for it."""
+    def during(
+        self, phase: Phase, subject: str = "", *, autotunes: bool = False
+    ) -> Iterator[None]:
+        """Enter a phase; what is done inside counts for it.
+
+        Judging and timing hold the device lease, and so does compiling that times kernels; the
+        wait for it is a phase of its own.
+        """
+        with ExitStack() as stack:
+            if phase in _LEASED or autotunes:
+                started = time.perf_counter()
+                lease = lease_of(self._device)
+                stack.enter_context(lease.held(lambda: self._begin("wait", subject)))
+                self._add("wait", started)
+            self._begin(phase, subject)
+            started = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._add(phase, started)
+
+    def _begin(self, phase: Phase, subject: str) -> None:
         self.phase = phase
         self._tell(Progress(phase=phase, subject=subject))
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - started
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    def _add(self, phase: Phase, started: float) -> None:
+        spent = time.perf_counter() - started
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
     @contextmanager
     def during_of_model(self, phase: Phase) -> Iterator[None]:
@@ -86,6 +110,7 @@ class Workbench:
         self.captures = 0
         self._capture: Capture | None = None
         with clock.during_of_model("load"):
+            lease_of(setting.source.device)  # from here on compiling keeps off the lease's cores
             loaded = load(setting.source)
             one_set = loaded.make_inputs(seed)
             self.resident_bytes = torch.cuda.memory_allocated() if self.is_cuda else 0

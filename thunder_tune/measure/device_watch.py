@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from thunder_tune.values.job import LANES_VARIABLE
+
 CLOCK_TOLERANCE = 0.05
 """Relative change of the SM clock within one measurement that earns a mark."""
 
@@ -41,7 +43,9 @@ class DeviceWatch:
             self._reasons |= nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
             self.temperature_c = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             self._is_shared |= is_shared(
-                [p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)], os.getpid()
+                [p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
+                os.getpid(),
+                lanes=int(os.environ.get(LANES_VARIABLE, "1")),
             )
         except nvml.NVMLError:
             self._handle = None
@@ -72,13 +76,13 @@ def has_changed(clocks_mhz: list[int]) -> bool:
     return bool(clocks_mhz) and max(clocks_mhz) > (1 + CLOCK_TOLERANCE) * min(clocks_mhz)
 
 
-def is_shared(process_ids: list[int], own: int) -> bool:
+def is_shared(process_ids: list[int], own: int, *, lanes: int = 1) -> bool:
     """Whether others compute on a device, by the processes that NVML lists there.
 
     In a container NVML may give ids of the host, so that our own is not among them: one process is
-    taken to be ours.
+    taken to be ours, and so are those of the other lanes, which keep off the device meanwhile.
     """
-    return len(set(process_ids) - {own}) > (0 if own in process_ids else 1)
+    return len(set(process_ids) - {own}) > (lanes - 1 if own in process_ids else lanes)
 
 
 @cache

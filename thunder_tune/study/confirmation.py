@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import median
 
 from thunder_tune.storage import TrialRecord
@@ -81,20 +82,25 @@ def entrants(records: Sequence[TrialRecord], environment_key: str) -> list[Entra
     return [*composed[:1], *baselines[:1], *overall, *composed[1:], *baselines[1:]]
 
 
-def estimate_s(records: Sequence[TrialRecord], environment_key: str) -> float:
+def estimate_s(records: Sequence[TrialRecord], environment_key: str, *, at_once: int = 1) -> float:
     """Estimate the seconds of a full confirmation from what was measured so far.
 
     Composed candidates that are not there yet are taken to cost what a typical baseline does.
+
+    Args:
+        records: Of the study.
+        environment_key: Of the machine as it is now.
+        at_once: Rounds that may be under way side by side.
     """
     chosen = entrants(records, environment_key)
     if not chosen:
         return 0.0
     missing = BEST_COMPOSED - sum(1 for e in chosen if _is_composed(e.result))
     typical = sorted(chosen, key=_build_s)[len(chosen) // 2]
-    return ROUNDS * _round_s([*chosen, *[typical] * missing], *_shape(chosen))
+    return _rounds_s([*chosen, *[typical] * missing], *_shape(chosen), at_once)
 
 
-def schedule(chosen: Sequence[Entrant], left_s: float | None) -> Schedule:
+def schedule(chosen: Sequence[Entrant], left_s: float | None, *, at_once: int = 1) -> Schedule:
     """Fit a confirmation into the time left.
 
     First blocks are shortened, then the least important contenders are left out; two stay in any
@@ -103,12 +109,13 @@ def schedule(chosen: Sequence[Entrant], left_s: float | None) -> Schedule:
     Args:
         chosen: From `entrants`, not empty.
         left_s: Seconds left, perhaps below 0, or None for no limit.
+        at_once: Rounds that may be under way side by side.
     """
     kept, (blocks, calls), cut = list(chosen), _shape(chosen), ""
-    if left_s is not None and ROUNDS * _round_s(kept, blocks, calls) > left_s:
+    if left_s is not None and _rounds_s(kept, blocks, calls, at_once) > left_s:
         blocks, calls = min(blocks, 3), max(2, calls // 2)
         cut = "shorter blocks"
-        while len(kept) > 2 and ROUNDS * _round_s(kept, blocks, calls) > left_s:
+        while len(kept) > 2 and _rounds_s(kept, blocks, calls, at_once) > left_s:
             kept.pop()
         if len(kept) < len(chosen):
             names = ", ".join(e.contender.name for e in chosen[len(kept) :])
@@ -116,7 +123,7 @@ def schedule(chosen: Sequence[Entrant], left_s: float | None) -> Schedule:
     plan = Schedule(contenders=tuple(e.contender for e in kept), blocks=blocks, calls=calls)
     if left_s is None:
         return plan
-    needed_s = 1.5 * ROUNDS * _round_s(kept, blocks, calls)
+    needed_s = 1.5 * _rounds_s(kept, blocks, calls, at_once)
     notice = f"little time is left: the confirmation has {cut}" if cut else ""
     return replace(plan, timeout_s=max(left_s, needed_s), notice=notice)
 
@@ -156,11 +163,20 @@ def _build_s(entrant: Entrant) -> float:
     return entrant.result.first_call_s or 0.0
 
 
-def _round_s(chosen: Sequence[Entrant], blocks: int, calls: int) -> float:
-    """Estimate the seconds of one round: a start, warm builds, checks, and the blocks."""
+def _rounds_s(chosen: Sequence[Entrant], blocks: int, calls: int, at_once: int) -> float:
+    """Estimate the seconds of all rounds.
+
+    Starts and warm builds of rounds at once go on side by side; checks, blocks and builds that
+    time kernels take turns at the device.
+    """
     phases = [e.result.phase_s for e in chosen]
     start_s = max(sum(p.get(name, 0.0) for name in ("start", "load", "capture")) for p in phases)
-    check_s = sum(p.get("check", 0.0) for p in phases)
-    build_s = sum(WARM * _build_s(e) for e in chosen)
-    timed_s = sum(blocks * calls * e.latency_ms / 1e3 for e in chosen)
-    return start_s + build_s + check_s + timed_s
+    build_s = sum(WARM * _build_s(e) for e in chosen if not _autotunes(e))
+    turns_s = sum(WARM * _build_s(e) for e in chosen if _autotunes(e))
+    turns_s += sum(p.get("check", 0.0) for p in phases)
+    turns_s += sum(blocks * calls * e.latency_ms / 1e3 for e in chosen)
+    return ceil(ROUNDS / max(1, at_once)) * (start_s + build_s) + ROUNDS * turns_s
+
+
+def _autotunes(entrant: Entrant) -> bool:
+    return "max-autotune" in entrant.contender.assignment.get(PROGRAM, COMPOSED)

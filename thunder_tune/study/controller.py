@@ -249,7 +249,7 @@ class _Run:
         chosen = confirmation.entrants(self._journal.records, self._journal.environment_key)
         if not chosen:
             return self._outcome("failed", error=self._why_nothing(), stopped="failed")
-        plan = confirmation.schedule(chosen, self._budget.left_s)
+        plan = confirmation.schedule(chosen, self._budget.left_s, at_once=self._pool.capacity)
         self._notice(plan.notice)
         comparison = compare_now(
             self._spec.setting,
@@ -344,7 +344,8 @@ class _Run:
 
     def _reserve(self) -> None:
         records, key = self._journal.records, self._journal.environment_key
-        self._budget.reserve(confirmation.estimate_s(records, key))
+        reserve_s = confirmation.estimate_s(records, key, at_once=self._pool.capacity)
+        self._budget.reserve(reserve_s)
 
     def _counts(self) -> TrialCounts:
         return self._journal.counts(

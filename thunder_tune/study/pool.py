@@ -10,7 +10,7 @@ from thunder_tune.values.trial import TrialResult
 
 
 class WorkerPool(Protocol):
-    """Runs jobs on devices; used by one controller thread.
+    """Runs jobs on devices; used by one controller thread, but for `compare`.
 
     A candidate's fault comes back as a `TrialResult` with a `Failure`; a method raises only when
     the pool itself is broken (`WorkerError`). Values go in and out by value. `close` may be called
@@ -19,7 +19,7 @@ class WorkerPool(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Number of jobs that can run at once: one per device."""
+        """Number of jobs that can be under way at once; they take turns at their device."""
 
     def describe(self, job: DescribeJob) -> Description:
         """Capture the model on a worker and return its program and search space."""
@@ -34,7 +34,7 @@ class WorkerPool(Protocol):
         """
 
     def compare(self, job: CompareJob, timeout_s: float) -> Round:
-        """Run one round of a comparison in a fresh process on one device.
+        """Run one round of a comparison in a fresh process on one device; from any thread.
 
         A contender that fails, or that takes the process down, is in `Round.failures`; the
         others are measured all the same. Contenders not reached within `timeout_s` seconds have

@@ -134,9 +134,9 @@ def _simplest_tied(
 ) -> Winner | None:
     """Return the simplest of those as fast as the fastest that may be claimed.
 
-    Where nobody is shown to be faster than the best baseline, the baseline sets the mark. Tied with
-    the mark are those that measured at most half a percent slower: a wide interval is no excuse for
-    naming a slower program.
+    Where nobody is shown to be faster than the best baseline, the baseline sets the mark. Tied
+    with the mark are those that measured at most half a percent slower: a wide interval is no
+    excuse for naming a slower program.
     """
     if not by_latency:
         return None

@@ -12,6 +12,9 @@ from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import SearchSpace
 from thunder_tune.values.trial import Candidate, Failure, Role
 
+LANES_VARIABLE = "THUNDER_TUNE_LANES"
+"""Environment variable of a trial process: how many of them share its device."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -24,6 +27,7 @@ class Limits:
     load_s: float = 300.0
     capture_s: float = 300.0
     compile_s: float = 900.0
+    wait_s: float = 7200.0
     check_s: float = 300.0
     time_s: float = 120.0
     host_memory_bytes: int | None = None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Phase = Literal["start", "load", "capture", "compile", "check", "time"]
-"""What a worker is doing; each has a time limit of its own."""
+Phase = Literal["start", "load", "capture", "compile", "wait", "check", "time"]
+"""What a worker is doing; each has a time limit of its own. It waits for the device lease."""
 
 FailureKind = Literal[
     "model",  # the model or its factory raised, or gives no tensor

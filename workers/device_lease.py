@@ -1,0 +1,79 @@
+"""The device lease: one process at a time runs kernels that are measured or judged.
+
+Several processes share a GPU, so that candidates compile on CPU cores while another is measured.
+Whoever judges, times, or autotunes by timing kernels holds the lease; the operating system gives
+it back when a holder dies. On a large machine the holder also gets processor cores of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_CORES_TO_SHARE = 8
+"""From so many cores on, some are kept for the process that holds the lease."""
+_RESERVED_CORES = 2
+
+
+@cache
+def lease_of(device: str) -> DeviceLease:
+    """Return this process's lease of a device kind."""
+    return DeviceLease(device)
+
+
+class DeviceLease:
+    """The lease of this process's device; of no effect on a CPU, whose slots share nothing.
+
+    Args:
+        device: "cuda" or "cpu".
+    """
+
+    def __init__(self, device: str) -> None:
+        self._path = _path() if device == "cuda" else None
+        self._depth = 0
+        self._cores = sorted(os.sched_getaffinity(0))
+        if self._path is not None:
+            self._work_on(reserved=False)
+
+    @contextmanager
+    def held(self, waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold the lease inside the block; re-entrant within the process's one thread.
+
+        Args:
+            waiting: Called once if another process holds it.
+        """
+        if self._path is None or self._depth:
+            yield
+            return
+        with self._path.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            self._depth += 1
+            self._work_on(reserved=True)
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                self._work_on(reserved=False)
+
+    def _work_on(self, *, reserved: bool) -> None:
+        """Move this thread to the reserved cores, or away from them."""
+        if len(self._cores) >= _CORES_TO_SHARE:
+            own, others = self._cores[:_RESERVED_CORES], self._cores[_RESERVED_CORES:]
+            os.sched_setaffinity(0, own if reserved else others)
+
+
+def _path() -> Path:
+    """Return the file that stands for this GPU, the same for every process of the user."""
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    return Path(tempfile.gettempdir()) / f"thunder_tune-{os.getuid()}-{uuid}.lease"
