@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from thunder_tune.search_spaces.family import Context, dimension
+from thunder_tune.values.program import MATMUL_KINDS
 from thunder_tune.values.space import FLOAT32_MATMUL, PRECISION, Dimension
-
-MATMUL_KINDS = ("linear", "matmul", "conv", "sdpa")
 
 
 def precision(context: Context) -> Iterable[Dimension]:

@@ -25,6 +25,10 @@ class NotCaptured(ThunderTuneError):
     """A composed candidate of a model that no front end could capture."""
 
 
+class NotApplied(ThunderTuneError):
+    """A candidate that ran, but not as what it claims to be."""
+
+
 class Attempt:
     """Builds and judges one candidate; what is known so far survives a failure.
 
@@ -57,6 +61,11 @@ class Attempt:
         autotunes = "max-autotune" in self._assignment.get(PROGRAM, COMPOSED)
         with clock.during("compile", self._subject, autotunes=autotunes):
             step = self._build(bench, plan)
+            if self.applied is not None and self.applied < 1.0:
+                raise NotApplied(
+                    f"only {self.applied:.1%} of the ops run where the candidate says: "
+                    "an executor refused the others"
+                )
         with clock.during("check", self._subject):
             self._call_once_more(bench, step, before)
             try:

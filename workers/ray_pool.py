@@ -209,8 +209,8 @@ def start_ray_pool(
             "OMP_NUM_THREADS": _threads(device, count),
             LANES_VARIABLE: str(lanes),
         }
-        if lanes > 1:  # each would start a compiling process for every core of the machine
-            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(2, cores // count))
+        if lanes > 1:  # each would start a compiling process for every core
+            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(2, cores // 2))
         for number in range(count):
             options = ChildOptions(
                 name=f"worker-{number}",

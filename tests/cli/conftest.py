@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from thunder_tune.cli import services
+from thunder_tune.study.pool import WorkerPool
 from thunder_tune.testing.fake_pool import CostTable, FakePool, synthetic_description
+from thunder_tune.values.job import Setting
 from thunder_tune.values.space import Dimension
 from thunder_tune.values.study import baselines_for
 
@@ -47,11 +49,17 @@ def make_pool() -> MakePool:
 
 
 @pytest.fixture
-def use_pool(monkeypatch, tmp_path: Path, make_pool: MakePool) -> Callable[..., FakePool]:
-    """Let commands run on a fake pool, in a folder and with a database of their own."""
+def own_folder(monkeypatch, tmp_path: Path) -> Path:
+    """Let commands run in a folder and with a database of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THUNDER_TUNE_STORAGE", str(tmp_path / "record.db"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+@pytest.fixture
+def use_pool(monkeypatch, own_folder: Path, make_pool: MakePool) -> Callable[..., FakePool]:
+    """Let commands run on a fake pool."""
 
     def use(**options) -> FakePool:
         pool = make_pool(**options)
@@ -66,3 +74,14 @@ def use_pool(monkeypatch, tmp_path: Path, make_pool: MakePool) -> Callable[..., 
         return pool
 
     return use
+
+
+@pytest.fixture
+def use_worker(monkeypatch, own_folder: Path) -> Path:
+    """Let commands run on a real worker, whose child processes are this process's own."""
+
+    def single(setting: Setting, **options: object) -> AbstractContextManager[WorkerPool]:
+        return services.single_pool(setting)
+
+    monkeypatch.setattr(services, "pool", single)
+    return own_folder

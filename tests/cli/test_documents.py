@@ -13,6 +13,7 @@ from thunder_tune.cli.documents import (
     run_document,
     winner_document,
 )
+from thunder_tune.testing.fake_pool import synthetic_description
 from thunder_tune.values.comparison import Standing
 from thunder_tune.values.job import Setting
 from thunder_tune.values.source import ModelSource
@@ -40,15 +41,29 @@ def test_a_study_without_anything_has_all_keys():
     assert document["capture"] == {"front_end": None, "seconds": None, "times": 0}
     assert document["best"] is None
     assert document["error"] == "no worker came up"
-    assert {b["failure"] for b in document["baselines"]} == {
-        "not confirmed: the budget left no time"
-    }
+    assert {b["failure"] for b in document["baselines"]} == {"not measured"}
 
 
 def test_a_baseline_that_never_reached_the_confirmation_says_why():
     document = baseline_document("thunder", None, failed("timeout", "ran past 900 s"))
     assert document["failure"] == "timeout: ran past 900 s"
     assert document["latency_ms"] is None
+
+
+def test_a_baseline_without_a_confirmation_is_not_confirmed():
+    result = TrialResult(
+        candidate=Candidate(assignment={}, plan_key="k"), role="baseline", state="complete"
+    )
+    assert baseline_document("thunder", None, result)["failure"] == "not confirmed"
+
+
+def test_a_model_that_cannot_be_tuned_leaves_device_and_capture_unknown():
+    failure = Failure(kind="model", phase="load", message="no weights")
+    described = synthetic_description((), failure=failure)
+    outcome = Outcome(study="s", state="failed", description=described, error="no weights")
+    document = run_document(outcome, SPEC, baselines={}, recipes={})
+    assert document["device"] == "cpu"
+    assert document["capture"] == {"front_end": None, "seconds": None, "times": 0}
 
 
 def test_the_first_call_is_the_cold_one():

@@ -51,6 +51,11 @@ def test_a_status_before_anything_is_known():
     assert headline(status) == "describe: 0/20 trials"
 
 
+def test_when_all_is_done_nothing_is_left():
+    status = Status(stage="done", counts=TrialCounts(requested=20), left_s=0.0)
+    assert headline(status) == "done: 0/20 trials"
+
+
 def test_lines_tell_stages_at_once_and_repeat_seldom():
     console, clock = plain(), FakeClock()
     progress = LineProgress(console, clock=clock)

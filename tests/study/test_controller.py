@@ -55,6 +55,15 @@ def test_finds_the_best_of_a_planted_space(study, spec, dimensions, costs, datab
     assert [(i, n) for i, n, _ in observer.rounds] == [(0, 3), (1, 3), (2, 3)]
 
 
+def test_parts_that_win_alone_and_lose_together_do_not_win(study, spec, dimensions, costs):
+    parts = ((GLUE_0, "inductor"), (LINEAR, "cudnn"))
+    planted = costs(choices=dict.fromkeys(parts, -2.0), interactions={frozenset(parts): 6.0})
+    outcome, _ = study(spec(trials=8), dimensions(), planted)
+    assert outcome.best.kind == "composed"
+    assert sum(outcome.best.assignment[name] == choice for name, choice in parts) == 1
+    assert outcome.best.standing.latency_ms == pytest.approx(8.0, rel=0.01)
+
+
 def test_stores_the_recipe_with_its_evidence(study, spec, dimensions, costs, database):
     outcome, pool = study(spec(trials=8), dimensions(), costs())
     (recipe,) = database.recipes("study")

@@ -49,6 +49,8 @@ def run_document(
         recipes: Paths of the recipe files by digest.
     """
     found, counts = outcome.description, outcome.counts
+    if found is not None and found.failure is not None:
+        found = None
     device = spec.setting.source.device
     return {
         "study": outcome.study,
@@ -85,15 +87,15 @@ def baseline_document(
     first_call_s = (result.first_call_s if result else None) or (
         standing.first_call_s if standing else None
     )
-    document = {
+    missing = None
+    if standing is None:
+        missing = "not measured" if result is None else "not confirmed"
+    return {
         "name": name,
         **_measured(standing),
         "first_call_s": _number(first_call_s),
-        "failure": failure_text(failure) or None,
+        "failure": failure_text(failure) or missing,
     }
-    if standing is None and failure is None:
-        document["failure"] = "not confirmed: the budget left no time"
-    return document
 
 
 def winner_document(winner: Winner | None, recipes: Mapping[str, str]) -> Document | None:

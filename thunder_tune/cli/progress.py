@@ -32,7 +32,7 @@ def headline(status: Status) -> str:
     if counts.pruned:
         parts.append(f"{counts.pruned} pruned")
     parts.append(standing(status))
-    if status.left_s is not None:
+    if status.left_s is not None and status.stage != "done":
         parts.append(f"about {text_of(status.left_s)} left")
     return ", ".join(part for part in parts if part)
 
@@ -52,6 +52,8 @@ def standing(status: Status) -> str:
 
 def describe(description: Description) -> list[str]:
     """Say in a few lines what a worker found out."""
+    if description.failure is not None:  # which is told when the study ends
+        return []
     program = description.program
     lines = [f"device: {description.fingerprint.device}"]
     if program.is_captured:

@@ -25,6 +25,13 @@ from thunder_tune.values.trial import TrialResult
 if TYPE_CHECKING:
     from thunder_tune.storage import Database
 
+_ENDINGS = {
+    "time": "ended by the time budget",
+    "exhausted": "no other plan is left",
+    "interrupted": "interrupted",
+}
+"""Why a search ended before the trials asked for; a failure is told by its error."""
+
 
 def run(
     model: options.Model = None,
@@ -157,7 +164,7 @@ def _baselines(results: list[TrialResult]) -> dict[str, TrialResult]:
 
 def _closing(outcome: Outcome, paths: Mapping[str, str]) -> list[str]:
     counts = outcome.counts
-    ended = f", ended by {outcome.stopped}" if outcome.stopped else ""
+    ended = f", {_ENDINGS[outcome.stopped]}" if outcome.stopped in _ENDINGS else ""
     lines = [
         f"trials: {counts.complete} complete, {counts.failed} failed, {counts.pruned} pruned "
         f"of {counts.requested}{ended}"

@@ -16,12 +16,10 @@ _logger = logging.getLogger(__name__)
 TORCH_COMPILE = "torch.compile"
 THUNDER = "thunder"
 
-BACK_ENDS = (*BASELINES, "torch.compile:max-autotune-no-cudagraphs")
+BACK_ENDS = BASELINES
 """Choices of the program dimension besides "composed", baselines first."""
 
-_CUDA_ONLY = frozenset(
-    {"torch.compile:reduce-overhead", "torch.compile:max-autotune-no-cudagraphs"}
-)
+_CUDA_ONLY = frozenset({"torch.compile:reduce-overhead"})
 
 
 def unavailable_reason(name: str, device: str) -> str:

@@ -32,9 +32,6 @@ ANCHORS: dict[str, tuple[str, ...]] = {
 }
 """Anchor kind -> ids of Thunder's symbols."""
 
-MATMUL_KINDS = frozenset({"linear", "matmul", "conv", "sdpa"})
-"""Anchors that run on matrix units, so that their compute type may be chosen."""
-
 _KIND_OF = {name: kind for kind, names in ANCHORS.items() for name in names}
 
 _MOVES = frozenset(

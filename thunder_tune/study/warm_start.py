@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.values.plan import FUSERS
+from thunder_tune.values.program import MATMUL_KINDS, kind_of_class
 from thunder_tune.values.space import (
     CUDA_GRAPHS,
     EXECUTOR,
@@ -20,10 +21,11 @@ from thunder_tune.values.space import (
 def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs of one idea each, best bets first.
 
-    The composed ones: the default; each fuser wherever glue offers it, then wherever anything
-    does; each operator executor wherever it is offered; each lower precision wherever it is
-    offered. All of them with and without CUDA graphs where the space has these. Some resolve to
-    one plan; who measures them drops the repeats.
+    The composed ones: the default; each fuser around matrix products that torch's libraries run;
+    each fuser wherever glue offers it, then wherever anything does; each operator executor
+    wherever it is offered; each lower precision wherever it is offered. All of them with and
+    without CUDA graphs where the space has these. Some resolve to one plan; who measures them
+    drops the repeats.
     """
     for name in ledger.whole_programs:
         yield {PROGRAM: name}
@@ -41,6 +43,9 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
     yield {}
     glue = _offered(space, (FUSER,))
     for fuser in glue:
+        if fuser in FUSERS:
+            yield {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+    for fuser in glue:
         yield _uniform(space, (FUSER,), fuser)
     for target in _offered(space, (FUSER, EXECUTOR)):
         if target in glue:
@@ -56,6 +61,14 @@ def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
     """Return every choice of the dimensions with these prefixes, in order of appearance."""
     found = (c for d in space.dimensions if d.name.startswith(prefixes) for c in d.choices)
     return tuple(dict.fromkeys(found))
+
+
+def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:
+    return {
+        name: c
+        for name, c in _uniform(space, (EXECUTOR,), choice).items()
+        if kind_of_class(name.removeprefix(EXECUTOR)) in MATMUL_KINDS
+    }
 
 
 def _uniform(space: SearchSpace, prefixes: tuple[str, ...], choice: str) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,10 @@ from torch import Tensor, nn
 WIDTH = 16
 REFERENCE = "thunder_tune.testing.faulty_models:"
 """Begins the name of a factory of this module."""
+ORDER_VARIABLE = "THUNDER_TUNE_TEST_ORDER"
+"""Environment variable with the path of a file that says what `Obeys` does."""
+REST_S = 0.02
+"""How long `Obeys` rests."""
 
 
 def make_inputs(batch_size: int = 2) -> Tensor:
@@ -78,6 +84,47 @@ class OutOfMemory(Good):
     def misbehave(self) -> None:
         """Allocate 4 EiB."""
         torch.empty(2**60, dtype=torch.float32)
+
+
+class Uncaptured(Good):
+    """Leaves PyTorch for NumPy, where no front end can follow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add one in NumPy."""
+        result: Tensor = self.linear(x) * torch.from_numpy(x.numpy() + 1)
+        return result
+
+
+class Obeys(Good):
+    """Is captured and judged like any other; each call may be told to do something in Python."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has no type for it
+    def misbehave(self) -> None:
+        """Read the order of the moment and carry it out."""
+        order = Path(os.environ[ORDER_VARIABLE]).read_text()
+        device = self.linear.weight.device
+        if order == "rest":
+            time.sleep(REST_S)
+        if order == "hoard":
+            _hoard(device)
+        if order == "spin":
+            _spin(device)
+
+
+def _hoard(device: torch.device) -> None:
+    """Allocate until there is no memory left."""
+    if device.type != "cuda":
+        torch.empty(2**60)  # to really fill the host's memory would end other processes
+    hoard = []
+    while True:
+        hoard.append(torch.empty(2**28, device=device))
+
+
+def _spin(device: torch.device) -> None:
+    """Never return, and on a GPU keep it busy for ever."""
+    if device.type != "cuda":
+        threading.Event().wait()
+    torch.cuda._sleep(2**60)  # type: ignore[no-untyped-call]  # nor for this
 
 
 class Constant(Good):

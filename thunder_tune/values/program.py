@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+MATMUL_KINDS = frozenset({"linear", "matmul", "conv", "sdpa"})
+"""Anchor kinds that run on matrix units."""
+
+
+def kind_of_class(class_id: str) -> str:
+    """Return the kind that a class id begins with."""
+    return class_id.rsplit("-", 1)[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:

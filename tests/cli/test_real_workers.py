@@ -1,0 +1,111 @@
+"""Rows 1 and 130 of the table of exit statuses with real models in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import thunder_tune
+from thunder_tune.cli.exits import run
+from thunder_tune.testing.faulty_models import REFERENCE
+from thunder_tune.testing.pool_contract import PATIENCE_S
+
+VANISHING = """
+from pathlib import Path
+import torch
+
+def factory():
+    seen = Path(__file__).with_suffix(".seen")
+    if seen.exists():
+        raise FileNotFoundError("no checkpoint at weights.pt")
+    seen.touch()
+    return torch.nn.Linear(4, 2)
+
+def inputs():
+    return torch.randn(1, 4)
+"""
+
+
+def failed_run(capsys, model: str, inputs: str, *more: str) -> str:
+    """Run, and return the one line that says why it failed; the study keeps it too."""
+    words = ["run", "--model", model, "--inputs", inputs, "--device", "cpu", "--study", "s"]
+    assert run([*words, *more, "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["best"] is None
+    told = [line for line in captured.err.splitlines() if "error: " in line]
+    assert told == [f"error: {document['error']}"]
+    assert run(["status", "s", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["error"]) == ("failed", document["error"])
+    return document["error"]
+
+
+@pytest.mark.usefixtures("use_worker")
+@pytest.mark.parametrize(
+    ("factory", "inputs", "message"),
+    [
+        ("broken_factory", "make_inputs", "raised FileNotFoundError: planted: no checkpoint"),
+        ("Raises", "make_inputs", "ValueError: planted: 7 heads do not divide 16"),
+        ("NoTensor", "make_inputs", "without any tensor"),
+        ("Constant", "make_inputs", "has one value in all its elements"),
+        ("Good", "make_elsewhere", "made inputs on meta, the model is on cpu"),
+    ],
+)
+def test_a_model_that_cannot_be_tuned_is_one_line(capsys, factory, inputs, message):
+    assert message in failed_run(capsys, REFERENCE + factory, REFERENCE + inputs)
+
+
+def test_nothing_measured_is_one_line_and_every_failure_is_kept(use_worker, capsys):
+    (use_worker / "vanishing.py").write_text(VANISHING)
+    error = failed_run(capsys, "vanishing:factory", "vanishing:inputs", "--trials", "0")
+    assert error.startswith("nothing could be measured: all 4 attempts failed; eager: ")
+    assert "FileNotFoundError: no checkpoint at weights.pt" in error
+    assert run(["show", "s", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [t["state"] for t in shown["trials"]] == ["failed"] * 4
+    (group,) = shown["failures"]
+    assert (group["kind"], group["times"]) == ("model", 4)
+    assert "weights.pt" in Path(group["log"]).read_text()
+
+
+class TestCtrlC:
+    @pytest.fixture
+    def running(self, own_folder):
+        """A study on a local Ray whose first baseline is measured and stored."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "thunder_tune.cli", "run", "--model", REFERENCE + "Good",
+             "--inputs", REFERENCE + "make_inputs", "--device", "cpu", "--study", "s"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(thunder_tune.__file__).parents[1])},
+            start_new_session=True,
+        )  # fmt: skip
+        yield process
+        process.kill()
+        process.communicate()
+
+    @pytest.mark.ray
+    def test_everything_so_far_is_saved_and_the_command_to_go_on_is_printed(self, running, capsys):
+        assert any(line.startswith("baseline eager: ") for line in running.stderr)
+        os.killpg(running.pid, signal.SIGINT)
+        _, errors = running.communicate(timeout=PATIENCE_S)
+        assert running.returncode == 130
+        assert "Traceback" not in errors
+        (command,) = re.findall("^interrupted; to go on: thunder-tune (.*)$", errors, re.M)
+        assert run(["show", "s", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["state"] == "interrupted"
+        assert shown["trials"][0]["assignment"] == {"program": "eager"}
+        assert shown["trials"][0]["state"] == "complete"
+        assert run([*shlex.split(command), "--workers", "0"]) == 2  # it knows the study
+        assert "workers 0" in capsys.readouterr().err
