@@ -1,6 +1,7 @@
 """The Python entry points: load a recipe, look one up, tune a model, use one by name.
 
-Importing this module makes `thunder.compile(model, recipe="tuned")` known to Thunder.
+Importing this module makes `thunder.compile(model, recipe="tuned")` known to Thunder, and the back
+end "thunder_tune" to torch.compile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import thunder.recipes
+import torch
 
 from thunder_tune.compiler.tuned import (
     Application,
@@ -18,7 +20,7 @@ from thunder_tune.compiler.tuned import (
     TunedRecipe,
     apply_recipe,
 )
-from thunder_tune.errors import NotFoundError
+from thunder_tune.errors import NotFoundError, RecipeError
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.program import model_key, signature_of
 from thunder_tune.recipes import read_recipe
@@ -149,8 +151,6 @@ def torch_backend(
     Raises:
         RecipeError: No recipe is given, or it cannot be read.
     """
-    from thunder_tune.errors import RecipeError
-
     given = (options or {}).get("recipe")
     strict = bool((options or {}).get("strict", False))
     if given is None:
@@ -164,3 +164,5 @@ def torch_backend(
 
 
 thunder.recipes.register_recipe("tuned", LookedUpRecipe)
+if "thunder_tune" not in torch._dynamo.list_backends():  # an installation has an entry point
+    torch._dynamo.register_backend(torch_backend, name="thunder_tune")

@@ -79,7 +79,7 @@ def test_nothing_measured_is_one_line_and_every_failure_is_kept(use_worker, caps
 
 class TestCtrlC:
     @pytest.fixture
-    def running(self, own_folder):
+    def running(self, own_folder, interruptible):
         """A study on a local Ray whose first baseline is measured and stored."""
         process = subprocess.Popen(
             [sys.executable, "-m", "thunder_tune.cli", "run", "--model", REFERENCE + "Good",

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Fakes, small models and contract suites, for the tests and for third parties' plugins."""

@@ -1,0 +1,105 @@
+"""The Python entry points on a small model: by file, by database, by name, as a back end."""
+
+from __future__ import annotations
+
+import pytest
+import thunder
+import torch
+
+from thunder_tune.errors import NotFoundError, RecipeError
+from thunder_tune.integration import best_recipe, load_recipe
+from thunder_tune.machine import current_fingerprint
+from thunder_tune.program import capture, model_key
+from thunder_tune.recipes import write_recipe
+from thunder_tune.storage import Database
+from thunder_tune.testing.small_models import DictModel, TinyTransformer
+from thunder_tune.values.job import Setting
+from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.source import ModelSource
+from thunder_tune.values.study import StudySpec
+
+SHAPE = (2, 6, 16)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TinyTransformer(depth=1).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(SHAPE)
+
+
+@pytest.fixture
+def recipe(model, x):
+    found = capture(model, (x,), {})
+    plan = TunedPlan(
+        signature=found.signature,
+        program_hash=found.program.hash,
+        program_loose_hash=found.program.loose_hash,
+        assignment={"program": "composed"},
+        classes={c.id: c.loose_id for c in found.program.classes},
+    )
+    return Recipe(
+        model="small",
+        source=ModelSource(name="small"),
+        kind="composed",
+        plans=(plan,),
+        fingerprint=current_fingerprint("cpu"),
+    )
+
+
+@pytest.fixture
+def database(tmp_path, monkeypatch, model, recipe):
+    path = tmp_path / "studies.db"
+    monkeypatch.setenv("THUNDER_TUNE_STORAGE", str(path))
+    opened = Database.open()
+    opened.create_study(StudySpec(name="s", setting=Setting(source=recipe.source)))
+    key = model_key(model, recipe.plans[0].signature)
+    opened.save_recipe("s", recipe, model_key=key)
+    opened.close()
+    return path
+
+
+def test_from_a_file(tmp_path, model, x, recipe):
+    path = tmp_path / "small.recipe.json"
+    write_recipe(recipe, path)
+    tuned = thunder.compile(model, recipe=load_recipe(path, strict=True))
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x))
+    assert tuned.tuning.applied == 1.0
+
+
+def test_from_the_database(database, model, x, recipe):
+    found = best_recipe(model, (x,), study="s")
+    assert found.recipe.digest == recipe.digest
+    with pytest.raises(NotFoundError, match=r"no recipe for TinyTransformer on inputs float32\[9"):
+        best_recipe(model, (torch.randn(9, 6, 16),))
+    with pytest.raises(NotFoundError, match="no recipe for DictModel"):
+        best_recipe(DictModel(), {"x": torch.randn(2, 8), "scale": torch.randn(8)})
+
+
+def test_by_the_name_tuned(database, model, x):
+    tuned = thunder.compile(model, recipe="tuned")
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x))
+        torch.testing.assert_close(tuned(x), model(x))
+    assert tuned.tuning.applied == 1.0
+
+
+def test_as_a_back_end_of_torch_compile(tmp_path, model, x, recipe):
+    path = tmp_path / "small.recipe.json"
+    write_recipe(recipe, path)
+    options = {"recipe": str(path), "strict": True}
+    compiled = torch.compile(model, backend="thunder_tune", options=options, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_the_back_end_needs_a_recipe(model, x):
+    from thunder_tune.integration import torch_backend
+
+    with pytest.raises(RecipeError, match="needs options="):
+        torch_backend(None, [])
