@@ -22,7 +22,7 @@ from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
-from thunder_tune.executors import operator_executor
+from thunder_tune.executors import OPERATOR_EXECUTORS, operator_executor
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.plan import FUSERS, Plan
@@ -123,7 +123,12 @@ def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:
     return {index: frozenset(places) for index, places in found.items()}
 
 
-_SAME_PLACE = {"python": "torch", "thunder_tune_opaque": "torch"}
+_CHOICE_OF = {
+    "python": "torch",
+    "thunder_tune_opaque": "torch",
+    **{info.thunder_name: info.name for info in OPERATOR_EXECUTORS},
+}
+"""Executor in Thunder's registry -> choice in the search space."""
 
 
 def applied_share(program: Program, plan: Plan, places: Mapping[int, frozenset[str]]) -> float:
@@ -137,5 +142,5 @@ def applied_share(program: Program, plan: Plan, places: Mapping[int, frozenset[s
         if where is None or op.is_view:
             continue
         placed += 1
-        kept += {_SAME_PLACE.get(w, w) for w in where} == {plan.targets[op.index]}
+        kept += {_CHOICE_OF.get(w, w) for w in where} == {plan.targets[op.index]}
     return kept / placed if placed else 1.0

@@ -27,7 +27,7 @@ def viability(capture: Capture, device: str) -> Viability:
         device: "cpu" or "cuda".
     """
     program = capture.program
-    kinds = {info.name: info.kinds for info in OPERATOR_EXECUTORS}
+    infos = {info.name: info for info in OPERATOR_EXECUTORS}
 
     def ask(class_id: str, target: str) -> str:
         cell = next(c for c in program.cells if c.class_id == class_id)
@@ -35,9 +35,11 @@ def viability(capture: Capture, device: str) -> Viability:
         if target in FUSERS:
             reason = fusers.unavailable_reason(target, device)
         else:
-            wanted = kinds.get(target, ())
-            if wanted and kind not in wanted:
+            info = infos.get(target)
+            if info is not None and info.kinds and kind not in info.kinds:
                 return f"does not implement {kind}"
+            if info is not None and program.training and not info.trains:
+                return "has no gradient"
             reason = unavailable_reason(target, device)
         if reason or target == "torch":
             return reason

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 import torch
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.executors.matmul_conv import matmul_conv_executor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorExecutorInfo:
@@ -20,6 +22,7 @@ class OperatorExecutorInfo:
         needs_cuda: Whether it runs on CUDA only.
         module: Python module that must be importable, or "".
         extra: Extra of thunder-tune that brings it, or "".
+        trains: Whether it has a gradient rule, its own or Thunder's.
     """
 
     name: str
@@ -28,6 +31,7 @@ class OperatorExecutorInfo:
     needs_cuda: bool = False
     module: str = ""
     extra: str = ""
+    trains: bool = True
 
 
 OPERATOR_EXECUTORS = (
@@ -50,6 +54,9 @@ OPERATOR_EXECUTORS = (
         extra="cudnn",
     ),
     OperatorExecutorInfo(
+        name="matmul", thunder_name=matmul_conv_executor.name, kinds=("conv",), trains=False
+    ),
+    OperatorExecutorInfo(
         name="apex",
         thunder_name="apex",
         kinds=("cross_entropy",),
@@ -57,7 +64,11 @@ OPERATOR_EXECUTORS = (
         module="apex",
     ),
     OperatorExecutorInfo(
-        name="triton", thunder_name="triton", kinds=("cross_entropy",), needs_cuda=True
+        name="triton",
+        thunder_name="triton",
+        kinds=("cross_entropy",),
+        needs_cuda=True,
+        trains=False,
     ),
 )
 
