@@ -9,7 +9,13 @@ import yaml
 
 from thunder_tune.errors import InputError
 from thunder_tune.measure.policies import policy as policy_named
-from thunder_tune.search_spaces import cuda_graphs, placement, precision, whole_program
+from thunder_tune.search_spaces import (
+    cuda_graphs,
+    placement,
+    precision,
+    rewriting,
+    whole_program,
+)
 from thunder_tune.search_spaces.family import Context, Family
 from thunder_tune.values.program import Program
 from thunder_tune.values.source import ModelSource
@@ -20,6 +26,7 @@ FAMILIES: dict[str, Family] = {
     "executor": placement.executors,
     "fuser": placement.fusers,
     "precision": precision.precision,
+    "rewrite": rewriting.rewrites,
     "cuda-graphs": cuda_graphs.cuda_graphs,
 }
 """Families by name, in the order their dimensions are listed."""

@@ -1,4 +1,4 @@
-"""Rows 1 and 130 of the table of exit statuses with real models in real processes."""
+"""Exit statuses 0, 1 and 130 with real models in real processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import thunder_tune
 from thunder_tune.cli.exits import run
 from thunder_tune.testing.faulty_models import REFERENCE
 from thunder_tune.testing.pool_contract import PATIENCE_S
+from thunder_tune.values.study import baselines_for
 
+PATH = {"PYTHONPATH": str(Path(thunder_tune.__file__).parents[1])}
 VANISHING = """
 from pathlib import Path
 import torch
@@ -32,6 +34,43 @@ def factory():
 def inputs():
     return torch.randn(1, 4)
 """
+
+APPLY = """
+import sys
+import thunder
+import torch
+import thunder_tune
+from thunder_tune.models import load
+
+recipe = thunder_tune.load_recipe(sys.argv[1], strict=True)
+loaded = load(recipe.recipe.source)
+fast = thunder.compile(loaded.model, recipe=recipe)
+inputs = loaded.make_inputs(7)
+with torch.no_grad():
+    result, expected = (f(*inputs.args, **inputs.kwargs) for f in (fast, loaded.model))
+torch.testing.assert_close(result, expected)
+print(fast.tuning.applied)
+"""
+
+
+@pytest.mark.usefixtures("use_worker")
+def test_a_study_from_the_model_to_a_recipe_that_a_new_process_applies(capsys):
+    model = ["--model", REFERENCE + "Good", "--inputs", REFERENCE + "make_inputs"]
+    assert run(["run", *model, "--device", "cpu", "--trials", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["trials"]["complete"] == 1
+    assert document["capture"]["times"] == 1
+    assert [b["failure"] for b in document["baselines"]] == [None] * len(baselines_for("cpu"))
+    assert document["best"]["verdict"] in ("faster", "tie")
+    composed = document["best_composed"]
+    assert composed["applied"] == 1.0
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", APPLY, composed["recipe"]],
+        env={**os.environ, **PATH},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.returncode) == ("1.0\n", 0), done.stderr
 
 
 def failed_run(capsys, model: str, inputs: str, *more: str) -> str:
@@ -87,7 +126,7 @@ class TestCtrlC:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(thunder_tune.__file__).parents[1])},
+            env={**os.environ, **PATH},
             start_new_session=True,
         )  # fmt: skip
         yield process

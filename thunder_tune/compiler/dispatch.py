@@ -1,4 +1,4 @@
-"""One captured graph and a plan become a callable: rewrite, tag, route, fuse, split, generate."""
+"""One captured graph and a plan become a callable: tag, rewrite, route, fuse, split, generate."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def compile_graph(
     executors = executors_for(plan)
     data = CompileData(fn=graph, executors_list=executors, disable_preprocessing=True)
     with compile_data_and_stats(data, CompileStats()):
-        trace = tagged(rewrite(graph.trace, plan), indices, plan.precision)
+        trace = rewrite(tagged(graph.trace, indices, plan.precision), plan)
         if training:
             return _with_backward(trace, executors)
         forward = thunder.transform_for_execution(trace, executors_list=executors)[-1]

@@ -9,7 +9,15 @@ from thunder_tune.executors import unavailable_reason
 from thunder_tune.values.plan import FUSERS
 from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import TunedPlan
-from thunder_tune.values.space import CUDA_GRAPHS, EXECUTOR, FLOAT32_MATMUL, FUSER, PRECISION
+from thunder_tune.values.space import (
+    CUDA_GRAPHS,
+    EXECUTOR,
+    FLOAT32_MATMUL,
+    FUSER,
+    NO_REWRITE,
+    PRECISION,
+    REWRITE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +55,9 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
     rank: dict[str, int] = {}
     ops_exact = ops_carried = 0
     missing: dict[str, str] = {}
-    for cell_class in program.classes:
-        count = cell_class.count * len(cell_class.ops)
+    for cell_class in (*program.classes, *program.site_classes):
+        is_site = cell_class in program.site_classes
+        count = 0 if is_site else cell_class.count * len(cell_class.ops)
         siblings = tuned_by_loose.get(cell_class.loose_id, [])
         position = rank.get(cell_class.loose_id, 0)
         rank[cell_class.loose_id] = position + 1
@@ -60,14 +69,15 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
             ops_carried += count
         else:
             continue
-        for prefix in (EXECUTOR, FUSER, PRECISION):
+        for prefix in (EXECUTOR, FUSER, PRECISION, REWRITE):
             choice = plan.assignment.get(prefix + source)
             if choice is None:
                 continue
-            reason = "" if prefix == PRECISION else _unavailable(choice, device)
+            is_place = prefix != PRECISION and choice != NO_REWRITE
+            reason = _unavailable(choice, device) if is_place else ""
             if reason:
                 missing[choice] = reason
-                choice = "torch"
+                choice = NO_REWRITE if prefix == REWRITE else "torch"
             assignment[prefix + cell_class.id] = choice
     total = max(1, len(program.ops))
     return Match(

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import torch
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 
 
@@ -18,7 +19,7 @@ class OperatorExecutorInfo:
     Attributes:
         name: Choice in the search space.
         thunder_name: Name in Thunder's registry.
-        kinds: Anchor kinds it implements; empty: all.
+        kinds: Anchor kinds or rewrites it implements; empty: all anchors.
         needs_cuda: Whether it runs on CUDA only.
         module: Python module that must be importable, or "".
         extra: Extra of thunder-tune that brings it, or "".
@@ -55,6 +56,12 @@ OPERATOR_EXECUTORS = (
     ),
     OperatorExecutorInfo(
         name="matmul", thunder_name=matmul_conv_executor.name, kinds=("conv",), trains=False
+    ),
+    OperatorExecutorInfo(
+        name="addmm_gelu",
+        thunder_name=addmm_gelu_executor.name,
+        kinds=("linear_gelu",),
+        trains=False,
     ),
     OperatorExecutorInfo(
         name="apex",

@@ -19,8 +19,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_tune.program.kinds import STRUCTURAL, is_anchor_kind, is_view, kind_of, op_name
+from thunder_tune.program.patterns import PATTERNS, find
 from thunder_tune.values.codec import digest
-from thunder_tune.values.program import Cell, CellClass, Op, Program, TensorSpec
+from thunder_tune.values.program import Cell, CellClass, Op, Program, Site, TensorSpec
 
 
 def ops_of(trace: TraceCtx) -> list[BoundSymbol]:
@@ -133,6 +134,33 @@ def _summary(bsyms: Sequence[BoundSymbol]) -> str:
     return f"{left} -> {right} {dtype}"
 
 
+class _Classes:
+    """Collects classes by their structural hash, in order of first occurrence."""
+
+    def __init__(self, *, training: bool) -> None:
+        self._training = training
+        self._found: dict[str, CellClass] = {}
+
+    def add(self, kind: str, members: Sequence[BoundSymbol], first: int) -> str:
+        """Count one cell or site and return its class id; `first` is its first op's index."""
+        class_id = f"{kind}-{_hash(members, loose=False, training=self._training)[:8]}"
+        seen = self._found.get(class_id)
+        self._found[class_id] = CellClass(
+            id=class_id,
+            loose_id=f"{kind}-{_hash(members, loose=True, training=self._training)[:8]}",
+            kind=kind,
+            count=(seen.count if seen else 0) + 1,
+            ops=tuple(op_name(b) for b in members),
+            examples=(*(seen.examples if seen else ()), first),
+            summary=seen.summary if seen else _summary(members),
+        )
+        return class_id
+
+    def all(self) -> tuple[CellClass, ...]:
+        """Return the classes."""
+        return tuple(self._found.values())
+
+
 def analyse(
     traces: Sequence[TraceCtx],
     *,
@@ -150,40 +178,35 @@ def analyse(
     """
     ops: list[Op] = []
     cells: list[Cell] = []
-    found: dict[str, CellClass] = {}
+    sites: list[Site] = []
+    classes, site_classes = _Classes(training=training), _Classes(training=training)
     exact: list[Any] = [version("lightning-thunder"), training]
     loose: list[Any] = [version("lightning-thunder"), training]
     for graph, trace in enumerate(traces):
-        bsyms = ops_of(trace)
-        whole = [*bsyms, trace.bound_symbols[-1]]
-        exact.append(_describe_ops(whole, _Wiring({}, loose=False, training=training)))
-        loose.append(_describe_ops(whole, _Wiring({}, loose=True, training=training)))
+        bsyms, result = ops_of(trace), trace.bound_symbols[-1]
+        exact.append(_describe_ops([*bsyms, result], _Wiring({}, loose=False, training=training)))
+        loose.append(_describe_ops([*bsyms, result], _Wiring({}, loose=True, training=training)))
         first = len(ops)
         for kind, positions in _cells(bsyms):
             members = [bsyms[i] for i in positions]
-            class_id = f"{kind}-{_hash(members, loose=False, training=training)[:8]}"
             indices = tuple(first + i for i in positions)
+            class_id = classes.add(kind, members, indices[0])
             cells.append(Cell(graph=graph, ops=indices, class_id=class_id))
-            seen = found.get(class_id)
-            found[class_id] = CellClass(
-                id=class_id,
-                loose_id=f"{kind}-{_hash(members, loose=True, training=training)[:8]}",
-                kind=kind,
-                count=(seen.count if seen else 0) + 1,
-                ops=tuple(op_name(b) for b in members),
-                examples=(*(seen.examples if seen else ()), indices[0]),
-                summary=seen.summary if seen else _summary(members),
-            )
-            ops += [
-                _op(b, first + i, graph, class_id) for i, b in zip(positions, members, strict=True)
-            ]
+            ops += [_op(b, i, graph, class_id) for i, b in zip(indices, members, strict=True)]
+        for chain in PATTERNS:
+            for positions in find(chain, bsyms, result):
+                indices = tuple(first + i for i in positions)
+                class_id = site_classes.add(chain.name, [bsyms[i] for i in positions], indices[0])
+                sites.append(Site(rewrite=chain.name, graph=graph, ops=indices, class_id=class_id))
     return Program(
         front_end=front_end,
         hash=digest(exact),
         loose_hash=digest(loose),
         ops=tuple(ops),
         cells=tuple(cells),
-        classes=tuple(found.values()),
+        classes=classes.all(),
+        sites=tuple(sites),
+        site_classes=site_classes.all(),
         training=training,
         reason=reason,
     )

@@ -64,7 +64,7 @@ def make_recipe(
         program_hash=program.hash,
         program_loose_hash=program.loose_hash,
         assignment=dict(winner.assignment),
-        classes={c.id: c.loose_id for c in program.classes},
+        classes=program.loose_ids,
     )
     return Recipe(
         model=setting.source.name,

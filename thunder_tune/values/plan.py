@@ -14,8 +14,10 @@ from thunder_tune.values.space import (
     EXECUTOR,
     FLOAT32_MATMUL,
     FUSER,
+    NO_REWRITE,
     PRECISION,
     PROGRAM,
+    REWRITE,
     Assignment,
 )
 
@@ -32,6 +34,15 @@ class Region:
     ops: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """A site that one kernel computes: its ops, and the executor that they go to."""
+
+    rewrite: str
+    executor: str
+    ops: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A program to build, fully decided; equal plans are one candidate.
@@ -40,6 +51,7 @@ class Plan:
         program: "composed" or the name of a whole-program back end.
         targets: For every op its operator executor, or its fuser where it lies in a region.
         regions: The fusions, in program order.
+        rewritings: Sites replaced by one kernel; their ops are in no region.
         precision: For every op the type it computes in where that differs from its own, or "".
         cuda_graphs: "none" or "whole".
         float32_matmul: "ieee" or "tf32".
@@ -48,6 +60,7 @@ class Plan:
     program: str
     targets: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
+    rewritings: tuple[Rewriting, ...] = ()
     precision: tuple[str, ...] = ()
     cuda_graphs: str = "none"
     float32_matmul: str = "ieee"
@@ -76,7 +89,9 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     back_end = assignment.get(PROGRAM, COMPOSED)
     if back_end != COMPOSED:
         return Plan(program=back_end)
-    targets = _targets(program, assignment)
+    rewritings = _rewritings(program, assignment)
+    targets = _targets(program, assignment, rewritings)
+    rewritten = {op for site in rewritings for op in site.ops}
     regions = tuple(
         Region(fuser=target, graph=graph, ops=tuple(op.index for op in run))
         for (graph, target), run in groupby(program.ops, lambda op: (op.graph, targets[op.index]))
@@ -86,12 +101,15 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     for cell in program.cells:
         compute = assignment.get(PRECISION + cell.class_id, "")
         for i in cell.ops:
+            if i in rewritten:  # the kernel computes in the type of its inputs
+                continue
             own = program.ops[i].outputs[0].dtype if program.ops[i].outputs else compute
             precision[i] = "" if compute == own else compute
     return Plan(
         program=COMPOSED,
         targets=targets,
         regions=regions,
+        rewritings=rewritings,
         precision=tuple(precision),
         cuda_graphs=assignment.get(CUDA_GRAPHS, "none"),
         float32_matmul=assignment.get(FLOAT32_MATMUL, "ieee"),
@@ -103,11 +121,29 @@ def moves_only(program: Program, cell: Cell) -> bool:
     return all(program.ops[i].is_view for i in cell.ops)
 
 
-def _targets(program: Program, assignment: Assignment) -> tuple[str, ...]:
+def _rewritings(program: Program, assignment: Assignment) -> tuple[Rewriting, ...]:
+    """Choose the sites to rewrite; of two that overlap the first one wins."""
+    taken: set[int] = set()
+    found = []
+    for site in program.sites:
+        executor = assignment.get(REWRITE + site.class_id, NO_REWRITE)
+        if executor != NO_REWRITE and taken.isdisjoint(site.ops):
+            taken.update(site.ops)
+            found.append(Rewriting(rewrite=site.rewrite, executor=executor, ops=site.ops))
+    return tuple(found)
+
+
+def _targets(
+    program: Program, assignment: Assignment, rewritings: tuple[Rewriting, ...]
+) -> tuple[str, ...]:
     targets = ["torch"] * len(program.ops)
     cells = program.cells
+    rewritten = {op: site.executor for site in rewritings for op in site.ops}
     chosen: list[str | None] = []
     for cell in cells:
+        if cell.ops[0] in rewritten:
+            chosen.append(rewritten[cell.ops[0]])
+            continue
         prefix = EXECUTOR if program.by_class[cell.class_id].is_anchor else FUSER
         target = assignment.get(prefix + cell.class_id, "torch")
         chosen.append(None if moves_only(program, cell) else target)

@@ -63,6 +63,23 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Ops that a rewrite can replace by one kernel.
+
+    Attributes:
+        rewrite: Name of the rewrite, which is the kind of its class.
+        graph: The graph they lie in.
+        ops: Their indices, in order; only the last one's result is used outside.
+        class_id: Class of the site.
+    """
+
+    rewrite: str
+    graph: int
+    ops: tuple[int, ...]
+    class_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellClass:
     """All cells with the same structure, shapes and dtypes.
 
@@ -102,6 +119,8 @@ class Program:
         ops: Every op of every graph, by index.
         cells: A partition of the ops in program order.
         classes: The cells' classes, by first occurrence.
+        sites: Places where a rewrite could apply; they overlap the cells, and perhaps each other.
+        site_classes: The sites' classes, by first occurrence.
         training: Whether a backward program belongs to it.
         reason: Why this front end was taken, or why none could capture the model.
     """
@@ -112,6 +131,8 @@ class Program:
     ops: tuple[Op, ...]
     cells: tuple[Cell, ...]
     classes: tuple[CellClass, ...]
+    sites: tuple[Site, ...] = ()
+    site_classes: tuple[CellClass, ...] = ()
     training: bool = False
     reason: str = ""
 
@@ -119,6 +140,11 @@ class Program:
     def by_class(self) -> dict[str, CellClass]:
         """Classes by id."""
         return {c.id: c for c in self.classes}
+
+    @property
+    def loose_ids(self) -> dict[str, str]:
+        """Class id -> id without shapes, of cells and sites."""
+        return {c.id: c.loose_id for c in (*self.classes, *self.site_classes)}
 
     @property
     def is_captured(self) -> bool:

@@ -21,6 +21,10 @@ FUSER = "fuser:"
 PRECISION = "precision:"
 """Prefix of a dimension of family 6: compute type of a matmul class; the class id follows."""
 
+REWRITE = "rewrite:"
+"""Prefix of a dimension of family 12: kernel of a class of rewrite sites; the class id follows."""
+NO_REWRITE = "none"
+
 Assignment = Mapping[str, str]
 """A choice for every dimension, by dimension name."""
 
