@@ -14,6 +14,7 @@ from thunder_tune.values.space import (
     FUSER,
     PRECISION,
     PROGRAM,
+    REWRITE,
     SearchSpace,
 )
 
@@ -21,8 +22,8 @@ from thunder_tune.values.space import (
 def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs of one idea each, best bets first.
 
-    The composed ones: the default; each fuser around matrix products that torch's libraries run;
-    each fuser wherever glue offers it, then wherever anything does; each operator executor
+    The composed ones: the default; each fuser around matrix products that torch's libraries run,
+    with and without the kernels that span ops; each fuser wherever glue offers it, then wherever anything does; each operator executor
     wherever it is offered; each lower precision wherever it is offered. All of them with and
     without CUDA graphs where the space has these. Some resolve to one plan; who measures them
     drops the repeats.
@@ -44,7 +45,9 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
     glue = _offered(space, (FUSER,))
     for fuser in glue:
         if fuser in FUSERS:
-            yield {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+            around = {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+            yield {**around, **_kernels(space)}
+            yield around
     for fuser in glue:
         yield _uniform(space, (FUSER,), fuser)
     for target in _offered(space, (FUSER, EXECUTOR)):
@@ -61,6 +64,12 @@ def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
     """Return every choice of the dimensions with these prefixes, in order of appearance."""
     found = (c for d in space.dimensions if d.name.startswith(prefixes) for c in d.choices)
     return tuple(dict.fromkeys(found))
+
+
+def _kernels(space: SearchSpace) -> dict[str, str]:
+    """Choose a kernel at every site of a rewrite, and matrix products for convolutions."""
+    rewrites = {d.name: d.choices[-1] for d in space.dimensions if d.name.startswith(REWRITE)}
+    return {**_uniform(space, (EXECUTOR,), "matmul"), **rewrites}
 
 
 def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:
