@@ -136,7 +136,7 @@ def program_document(program: Program) -> Document:
         ],
         "classes": [
             {"id": c.id, "kind": c.kind, "count": c.count, "ops": list(c.ops)}
-            for c in program.classes
+            for c in (*program.classes, *program.site_classes)
         ],
     }
 

@@ -81,7 +81,7 @@ def program(description: Description) -> Table:
         f"{found.front_end} in {description.capture_s:.1f} s, hash {found.hash[:12]}"
     )
     made = table(title, "class", "kind", "count", "ops", "shapes", right=("count",))
-    for c in found.classes:
+    for c in (*found.classes, *found.site_classes):
         made.add_row(c.id, c.kind, str(c.count), " ".join(_short(c.ops)), c.summary)
     return made
 

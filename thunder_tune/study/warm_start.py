@@ -23,10 +23,10 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs of one idea each, best bets first.
 
     The composed ones: the default; each fuser around matrix products that torch's libraries run,
-    with and without the kernels that span ops; each fuser wherever glue offers it, then wherever anything does; each operator executor
-    wherever it is offered; each lower precision wherever it is offered. All of them with and
-    without CUDA graphs where the space has these. Some resolve to one plan; who measures them
-    drops the repeats.
+    with and without the kernels that span ops; each fuser wherever glue offers it, then wherever
+    anything does; each operator executor wherever it is offered; each lower precision wherever it
+    is offered. All of them with and without CUDA graphs where the space has these. Some resolve to
+    one plan; who measures them drops the repeats.
     """
     for name in ledger.whole_programs:
         yield {PROGRAM: name}
