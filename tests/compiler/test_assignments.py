@@ -169,3 +169,20 @@ def test_a_call_in_another_grad_mode_is_no_silent_eager_run():
     with torch.no_grad():
         built(x)
     assert built.applied == 1.0
+
+
+def test_a_closed_candidate_holds_nothing():
+    model = TinyTransformer(depth=1).eval()
+    x = torch.randn(2, 6, 16)
+    found = capture(model, (x,), {})
+    first = build(model, resolve(found.program, {}), found)
+    second = build(model, resolve(found.program, {"cuda_graphs": "none"}), found)
+    with torch.no_grad():
+        first(x)
+        second(x)
+    first.close()
+    assert found.graphs[0].bound is not None, "it is the second one's"
+    second.close()
+    assert found.graphs[0].bound is None
+    with pytest.raises(RuntimeError, match="this candidate was closed"):
+        second(x)

@@ -36,27 +36,39 @@ class Built:
         self._capture = capture
         self.graphs = tuple(graphs)
         self._bound = tuple(bound)
+        self._ran_whole: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         """Run the candidate."""
-        if self._capture is not None:
-            self._capture.bind(self._bound)
+        if self._capture is None:
             return self._entry(*args, **kwargs)
-        return self._entry(*args, **kwargs)
+        self._capture.bind(self._bound)
+        if self._ran_whole is not None:
+            return self._entry(*args, **kwargs)
+        before = [graph.calls for graph in self._capture.graphs]
+        result = self._entry(*args, **kwargs)
+        self._ran_whole = all(
+            graph.calls > count for graph, count in zip(self._capture.graphs, before, strict=True)
+        )
+        return result
 
     @property
     def applied(self) -> float:
         """Share of ops that run where the plan says, 0 to 1; after the first call."""
         if self._capture is None:
             return float(self._plan.program == "eager" or _was_compiled(self._entry))
-        if any(graph.calls == 0 for graph in self._capture.graphs):
-            return 0.0  # Dynamo did not lead the call to our graphs
+        if not self._ran_whole:
+            return 0.0  # not called yet, or Dynamo did not lead the call to our graphs
         places = {i: where for g in self.graphs for i, where in g.places.items()}
         return applied_share(self._capture.program, self._plan, places)
 
     def close(self) -> None:
         """Drop the compiled graphs so that their memory can be freed."""
+        for graph in self._capture.graphs if self._capture else ():
+            if graph.bound in self._bound:
+                graph.bound = None
         self.graphs = self._bound = ()
+        self._capture = None
         self._entry = _closed
 
 
