@@ -7,9 +7,8 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from thunder_tune.storage import Database
-from thunder_tune.testing.databases import (
-    DatabaseContract,
-    add_many,
+from thunder_tune.testing.databases import DatabaseContract, add_many
+from thunder_tune.testing.sample_values import (
     make_comparison,
     make_description,
     make_program,
@@ -116,7 +115,8 @@ def test_results_survive_the_death_of_their_writer(tmp_path):
     Database.open(url).create_study(make_spec())
     script = (
         "import os, signal, sys; from thunder_tune.storage import Database; "
-        "from thunder_tune.testing.databases import make_result; d = Database.open(sys.argv[1]); "
+        "from thunder_tune.testing.sample_values import make_result; "
+        "d = Database.open(sys.argv[1]); "
         "[d.add_trial('study', make_result()) for _ in range(5)]; "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

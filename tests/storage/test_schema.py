@@ -15,7 +15,7 @@ from thunder_tune.storage import Database, schema
 from thunder_tune.storage.location import locate
 from thunder_tune.storage.sessions import Sessions
 from thunder_tune.storage.tables import Base
-from thunder_tune.testing.databases import make_result, make_spec
+from thunder_tune.testing.sample_values import make_result, make_spec
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

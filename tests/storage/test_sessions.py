@@ -10,7 +10,7 @@ from thunder_tune.storage.location import locate
 from thunder_tune.storage.schema import upgrade
 from thunder_tune.storage.sessions import DuplicateRow, Sessions
 from thunder_tune.storage.tables import RecipeRow, StudyRow
-from thunder_tune.testing.databases import make_result, make_spec
+from thunder_tune.testing.sample_values import make_result, make_spec
 
 
 @pytest.fixture
