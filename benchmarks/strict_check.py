@@ -38,7 +38,9 @@ def check(path: Path) -> dict[str, object]:
         torch.cuda.synchronize()
     first_call_s = time.perf_counter() - started
     step = forward_step(model)
-    rotated = rotation([loaded.make_inputs(source.seed + i) for i in range(3)], device=source.device)
+    rotated = rotation(
+        [loaded.make_inputs(source.seed + i) for i in range(3)], device=source.device
+    )
     warm_up(step, rotated, device=source.device)
     timing = time_step(
         step, rotated, device=source.device, request=TimingRequest(precision=0.002, max_s=10.0)
