@@ -20,20 +20,25 @@ from thunder_tune.testing.pool_contract import PATIENCE_S
 from thunder_tune.values.study import baselines_for
 
 PATH = {"PYTHONPATH": str(Path(thunder_tune.__file__).parents[1])}
-VANISHING = """
-from pathlib import Path
+OWN_CODE = """
 import torch
 
 def factory():
-    seen = Path(__file__).with_suffix(".seen")
-    if seen.exists():
-        raise FileNotFoundError("no checkpoint at weights.pt")
-    seen.touch()
     return torch.nn.Linear(4, 2)
 
 def inputs():
     return torch.randn(1, 4)
 """
+VANISHING = OWN_CODE.replace(
+    "    return torch.nn",
+    """
+    from pathlib import Path
+    seen = Path(__file__).with_suffix(".seen")
+    if seen.exists():
+        raise FileNotFoundError("no checkpoint at weights.pt")
+    seen.touch()
+    return torch.nn""",
+)
 
 APPLY = """
 import sys
@@ -53,10 +58,14 @@ print(fast.tuning.applied)
 """
 
 
-@pytest.mark.usefixtures("use_worker")
-def test_a_study_from_the_model_to_a_recipe_that_a_new_process_applies(capsys):
-    model = ["--model", REFERENCE + "Good", "--inputs", REFERENCE + "make_inputs"]
-    assert run(["run", *model, "--device", "cpu", "--trials", "1", "--json"]) == 0
+def test_a_study_from_the_model_to_a_recipe_that_a_new_process_applies(
+    use_worker, capsys, monkeypatch
+):
+    # Inductor tries the compiler on each instruction set, for twelve seconds in every process.
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
+    (use_worker / "own_code.py").write_text(OWN_CODE)
+    model = ["--model", "own_code:factory", "--inputs", "own_code:inputs", "--device", "cpu"]
+    assert run(["run", *model, "--trials", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["trials"]["complete"] == 1
     assert document["capture"]["times"] == 1
