@@ -12,6 +12,7 @@ from thunder_tune.workers.child_process import ChildProcess
 from thunder_tune.workers.failures import group_of
 from thunder_tune.workers.phase_watch import DOING, PhaseWatch
 from thunder_tune.workers.protocol import Message, ProtocolError
+from thunder_tune.workers.standstill import resume_abandoned
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ def converse(
         child.channel.send(message, timeout_s=watch.limit_s)
         while value is None and failure is None:
             answer = child.channel.receive(_LOOK_EVERY_S)
+            if answer is None:
+                resume_abandoned()
             if answer is None and not child.is_alive():
                 failure = _died(child, watch)
             elif answer is None or answer.kind == "progress":

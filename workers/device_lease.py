@@ -2,20 +2,22 @@
 
 Several processes share a GPU, so that candidates compile on CPU cores while another is measured.
 Whoever judges, times, or autotunes by timing kernels holds the lease; the operating system gives
-it back when a holder dies. On a large machine the holder also gets processor cores of its own.
+it back when a holder dies. On a large machine the holder also gets processor cores of its own,
+and while it times, the other processes of the device stand still.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
 import torch
+
+from thunder_tune.workers.standstill import lease_path, roster_of
 
 _CORES_TO_SHARE = 8
 """From so many cores on, some are kept for the process that holds the lease."""
@@ -41,13 +43,17 @@ class DeviceLease:
         self._cores = sorted(os.sched_getaffinity(0))
         if self._path is not None:
             self._work_on(reserved=False)
+            self._roster = roster_of(self._path)
+            self._roster.sign()
 
     @contextmanager
-    def held(self, waiting: Callable[[], None]) -> Iterator[None]:
+    def held(self, waiting: Callable[[], None], *, quietly: bool = False) -> Iterator[None]:
         """Hold the lease inside the block; re-entrant within the process's one thread.
 
         Args:
             waiting: Called once if another process holds it.
+            quietly: Whether the other processes of the device stand still meanwhile; of effect
+                where the lease is not held already.
         """
         if self._path is None or self._depth:
             yield
@@ -61,7 +67,8 @@ class DeviceLease:
             self._depth += 1
             self._work_on(reserved=True)
             try:
-                yield
+                with self._roster.others_stopped() if quietly else nullcontext():
+                    yield
             finally:
                 self._depth -= 1
                 self._work_on(reserved=False)
@@ -74,6 +81,4 @@ class DeviceLease:
 
 
 def _path() -> Path:
-    """Return the file that stands for this GPU, the same for every process of the user."""
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
-    return Path(tempfile.gettempdir()) / f"thunder_tune-{os.getuid()}-{uuid}.lease"
+    return lease_path(str(torch.cuda.get_device_properties(0).uuid))

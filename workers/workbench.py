@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,21 +47,27 @@ class PhaseClock:
     ) -> Iterator[None]:
         """Enter a phase; what is done inside counts for it.
 
-        Judging and timing hold the device lease, and so does compiling that times kernels; the
-        wait for it is a phase of its own.
+        Judging and timing hold the device lease, and so does compiling that times kernels;
+        while one times, the other processes of the device stand still.
         """
-        with ExitStack() as stack:
-            if phase in _LEASED or autotunes:
-                started = time.perf_counter()
-                lease = lease_of(self._device)
-                stack.enter_context(lease.held(lambda: self._begin("wait", subject)))
-                self._add("wait", started)
+        needs_device = phase in _LEASED or autotunes
+        device = self.leased(subject, quietly=phase == "time") if needs_device else nullcontext()
+        with device:
             self._begin(phase, subject)
             started = time.perf_counter()
             try:
                 yield
             finally:
                 self._add(phase, started)
+
+    @contextmanager
+    def leased(self, subject: str = "", *, quietly: bool = False) -> Iterator[None]:
+        """Hold the device lease; the wait for it is a phase of its own."""
+        started = time.perf_counter()
+        lease = lease_of(self._device)
+        with lease.held(lambda: self._begin("wait", subject), quietly=quietly):
+            self._add("wait", started)
+            yield
 
     def _begin(self, phase: Phase, subject: str) -> None:
         self.phase = phase

@@ -61,9 +61,11 @@ def test_the_typical_trial_follows_the_latest(clock):
 
 def test_forecast_counts_workers_and_confirmation(clock):
     budget = Budget(time_s=None, clock=clock)
+    assert budget.forecast_s(20, workers=4) is None, "no trial has ended yet"
     budget.note(10.0)
     budget.reserve(50.0)
     assert budget.forecast_s(20, workers=4) == 100.0
     limited = Budget(time_s=60.0, clock=clock)
+    assert limited.forecast_s(20, workers=1) == 60.0
     limited.note(10.0)
     assert limited.forecast_s(20, workers=1) == 60.0

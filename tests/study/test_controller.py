@@ -385,7 +385,9 @@ def test_tells_the_time_while_it_waits(study, spec, dimensions, costs, observer)
     elapsed = [s.elapsed_s for s in observer.statuses if s.stage == "search"]
     steps = [b - a for a, b in pairwise(elapsed)]
     assert max(steps) <= 1.0
-    left = [s.left_s for s in observer.statuses if s.stage in ("search", "confirmation")]
+    later = [s for s in observer.statuses if s.stage in ("search", "confirmation")]
+    assert later[0].left_s is None, "nothing is known before the first trial"
+    left = [s.left_s for s in later if s.left_s is not None]
     assert left == sorted(left, reverse=True)
     assert left[-1] > 0.0
     assert observer.statuses[-1].left_s == 0.0
@@ -448,6 +450,17 @@ class TestTimeBudget:
             "no time for the baselines torch.compile:max-autotune" in n for n in observer.notices
         )
         assert clock.now_s - 1_000.0 <= 210.0
+
+    def test_a_slow_baseline_does_not_hold_the_search_back(
+        self, study, spec, dimensions, costs, observer
+    ):
+        planted = costs(hangs=frozenset({(PROGRAM, "torch.compile:max-autotune")}))
+        asked = spec(trials=500, time_budget_s=200.0)
+        outcome, _ = study(asked, dimensions(glue=8), planted, capacity=4)
+        # 134 s before the confirmation, 6 s a trial, on the three workers that are free.
+        assert outcome.counts.complete >= 3 * (134 // 6) - 6
+        assert outcome.best_composed is not None
+        assert any("no time for the baselines torch" in n for n in observer.notices)
 
     def test_too_little_for_anything_fails_with_the_reason(self, study, spec, dimensions, costs):
         outcome, _ = study(spec(time_budget_s=3.0), dimensions(), costs())

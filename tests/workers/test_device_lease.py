@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from thunder_tune.workers import device_lease
+from thunder_tune.workers import device_lease, standstill
 from thunder_tune.workers.device_lease import DeviceLease
 
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    lease = tmp_path / "device.lease"
+    lease = tmp_path / f"{standstill._prefix()}device.lease"
     monkeypatch.setattr(device_lease, "_path", lambda: lease)
     before = os.sched_getaffinity(0)
     yield lease
@@ -82,3 +83,73 @@ def test_a_cpu_has_none(monkeypatch):
     monkeypatch.setattr(device_lease, "_path", lambda: pytest.fail("no device to lease"))
     with DeviceLease("cpu").held(lambda: pytest.fail("nothing to wait for")):
         pass
+
+
+class TestStandingStill:
+    """While one measures, the others of its device are stopped."""
+
+    @pytest.fixture
+    def worker(self, path, tmp_path, monkeypatch):
+        """A process in a session of its own that counts to a file for as long as it runs."""
+        monkeypatch.setattr(standstill, "_folder", lambda: tmp_path)
+        code = (
+            "import pathlib, time; from thunder_tune.workers import device_lease as d; "
+            f"p = pathlib.Path({str(path)!r}); d._path = lambda: p; lease = d.DeviceLease('cuda')\n"
+            f"file = open({str(tmp_path / 'ticks')!r}, 'w', buffering=1)\n"
+            "while True: file.write('.'); file.flush(); time.sleep(0.01)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
+            self.ticks = tmp_path / "ticks"
+            assert self.grows(within_s=60)
+            yield process
+            process.kill()
+
+    def grows(self, within_s):
+        before = self.ticks.stat().st_size if self.ticks.exists() else 0
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if self.ticks.exists() and self.ticks.stat().st_size > before:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def test_others_stop_and_go_on(self, worker):
+        lease = DeviceLease("cuda")
+        with lease.held(int), lease.held(int, quietly=True):
+            assert self.grows(within_s=10), "who only judges disturbs nobody"
+        with lease.held(int, quietly=True):
+            time.sleep(0.1)
+            assert not self.grows(within_s=0.5)
+            standstill.resume_abandoned()
+            assert not self.grows(within_s=0.5), "the holder lives"
+        assert self.grows(within_s=10)
+
+    def test_others_go_on_when_the_holder_is_killed(self, worker, path):
+        code = (
+            "import time, pathlib; from thunder_tune.workers import device_lease as d; "
+            f"p = pathlib.Path({str(path)!r}); d._path = lambda: p; "
+            "h = d.DeviceLease('cuda').held(int, quietly=True); h.__enter__(); "
+            "print('held', flush=True); time.sleep(600)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
+            try:
+                assert holder.stdout.readline() == b"held\n"
+                time.sleep(0.1)
+                assert not self.grows(within_s=0.3)
+            finally:
+                holder.kill()
+        assert not self.grows(within_s=0.3)
+        standstill.resume_abandoned()
+        assert self.grows(within_s=10)
+
+    def test_the_dead_leave_the_roster(self, worker, path):
+        roster = standstill.roster_of(path)
+        assert roster._living() == [worker.pid]
+        worker.kill()
+        worker.wait()
+        assert roster._living() == []
+
+    def test_who_is_not_the_first_of_its_session_does_not_sign(self, path, monkeypatch):
+        monkeypatch.setattr(os, "getsid", lambda process: os.getppid())
+        DeviceLease("cuda")
+        assert standstill.roster_of(path)._living() == []

@@ -61,7 +61,7 @@ class Budget:
 
     @property
     def typical_s(self) -> float:
-        """Seconds of a typical baseline or trial of late; 0 before the first."""
+        """Seconds of a typical trial of late; 0 before the first."""
         return median(self._durations) if self._durations else 0.0
 
     @property
@@ -77,7 +77,7 @@ class Budget:
         return left_s is None or left_s > self.typical_s
 
     def note(self, duration_s: float) -> None:
-        """Learn how long a baseline or trial took."""
+        """Learn how long a trial took."""
         self._durations.append(duration_s)
 
     def patience_s(self, longest_s: float) -> float:
@@ -85,8 +85,10 @@ class Budget:
         left_s = self.search_left_s
         return longest_s if left_s is None else max(SHORTEST_WAIT_S, min(longest_s, left_s))
 
-    def forecast_s(self, trials_left: int, workers: int) -> float:
-        """Estimate the seconds to the study's end, the confirmation included."""
-        forecast_s = max(0, trials_left) * self.typical_s / workers + self.reserve_s
+    def forecast_s(self, trials_left: int, workers: int) -> float | None:
+        """Estimate the seconds to the study's end, the confirmation included; None: unknown."""
         left_s = self.left_s
+        if trials_left > 0 and not self._durations:
+            return left_s
+        forecast_s = max(0, trials_left) * self.typical_s / workers + self.reserve_s
         return forecast_s if left_s is None else max(0.0, min(forecast_s, left_s))

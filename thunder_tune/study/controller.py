@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from thunder_tune.study.verdict import judge, measured
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import DescribeJob, Description
 from thunder_tune.values.study import Outcome, StudySpec, StudyState, TrialCounts, Winner
-from thunder_tune.values.trial import Candidate, TrialResult
+from thunder_tune.values.trial import TrialResult
 
 TOP = 5
 HOPELESS = 10
@@ -121,8 +122,7 @@ class _Run:
         if description.failure is not None:
             return self._outcome("failed", error=description.failure.message, stopped="failed")
         ledger = PlanLedger(description.program, description.space)
-        self._measure_baselines(ledger, description)
-        self._search(ledger, description)
+        self._measure(ledger, description)
         return self._confirm(description)
 
     # Stage 0: what the model and the machine are.
@@ -147,29 +147,60 @@ class _Run:
             )
         return description
 
-    # Stage 1: what a user would otherwise run.
+    # Stage 1: what a user would otherwise run, and the search as soon as workers are free.
 
-    def _measure_baselines(self, ledger: PlanLedger, description: Description) -> None:
+    def _measure(self, ledger: PlanLedger, description: Description) -> None:
         self._stage = "baselines"
-        known = self._reuse_baselines(description)
         wanted = baseline_candidates(ledger, self._spec.setting.source.device)
+        known = self._reuse_baselines(description)
         for candidate in wanted.values():
             ledger.take(candidate.plan_key)  # never for the search, measured or not
-        left = deque(candidate for name, candidate in wanted.items() if name not in known)
+        baselines = deque(candidate for name, candidate in wanted.items() if name not in known)
+        strategy = self._strategy = self._new_strategy(ledger, description)
 
-        def next_job() -> tuple[Candidate, int] | None:
-            return (left.popleft(), 0) if left and not self._budget.is_spent else None
+        def next_job() -> Flight | None:
+            if baselines:
+                is_late = self._budget.is_spent
+                return None if is_late else Flight(candidate=baselines.popleft(), role="baseline")
+            self._stage = "search"
+            self._stopped = self._why_stop()
+            proposal = None if self._stopped else strategy.ask()
+            if proposal is None:
+                self._stopped = self._stopped or "exhausted"
+                return None
+            return Flight(candidate=proposal.candidate, role="search", ticket=proposal.ticket)
 
-        cancelled = self._dispatcher.drive(
-            "baseline",
-            next_job=next_job,
-            learn=lambda flight, number, result: self._reserve(),
-            tick=self._tell_status,
+        def learn(flight: Flight, number: int, result: TrialResult) -> None:
+            if flight.role == "search":
+                strategy.tell(flight.ticket, number, result)
+            self._reserve()
+
+        def tick() -> None:
+            self._tell_status()
+            strategy.catch_up()
+
+        cancelled = self._dispatcher.drive(next_job=next_job, learn=learn, tick=tick)
+        tick()
+        cut_short = [flight for flight in cancelled if flight.role == "search"]
+        for flight in cut_short:
+            strategy.postpone(flight.ticket)
+        missed = [*baselines, *(f.candidate for f in cancelled if f.role == "baseline")]
+        self._tell_what_is_missing(
+            [name for name, candidate in wanted.items() if candidate in missed], len(cut_short)
         )
-        missed = [*(flight.candidate for flight in cancelled), *left]
-        if missed:
-            names = ", ".join(name for name, candidate in wanted.items() if candidate in missed)
-            self._notice(f"the time budget left no time for the baselines {names}")
+
+    def _new_strategy(self, ledger: PlanLedger, description: Description) -> Strategy:
+        self._optuna = OptunaRecord(
+            url=self._database.url, study=self._spec.name, space=description.space
+        )
+        return OptunaStrategy(
+            ledger=ledger,
+            sampler=self._spec.sampler,
+            seed=self._spec.seed,
+            workers=self._pool.capacity,
+            history=[r for r in self._journal.records if r.result.role == "search"],
+            record=self._optuna,
+        )
 
     def _reuse_baselines(self, description: Description) -> dict[str, TrialResult]:
         """Return the baselines that need no measuring, those of other studies stored here too."""
@@ -184,46 +215,14 @@ class _Run:
         self._reserve()
         return found
 
-    # Stage 3: the search.
-
-    def _search(self, ledger: PlanLedger, description: Description) -> None:
-        self._stage = "search"
-        self._optuna = OptunaRecord(
-            url=self._database.url, study=self._spec.name, space=description.space
-        )
-        strategy = self._strategy = OptunaStrategy(
-            ledger=ledger,
-            sampler=self._spec.sampler,
-            seed=self._spec.seed,
-            workers=self._pool.capacity,
-            history=[r for r in self._journal.records if r.result.role == "search"],
-            record=self._optuna,
-        )
-
-        def next_job() -> tuple[Candidate, int] | None:
-            self._stopped = self._why_stop()
-            proposal = None if self._stopped else strategy.ask()
-            if proposal is None:
-                self._stopped = self._stopped or "exhausted"
-                return None
-            return proposal.candidate, proposal.ticket
-
-        def learn(flight: Flight, number: int, result: TrialResult) -> None:
-            strategy.tell(flight.ticket, number, result)
-            self._reserve()
-
-        def tick() -> None:
-            self._tell_status()
-            strategy.catch_up()
-
-        cancelled = self._dispatcher.drive("search", next_job=next_job, learn=learn, tick=tick)
-        tick()
-        for flight in cancelled:
-            strategy.postpone(flight.ticket)
-        if cancelled:
+    def _tell_what_is_missing(self, baselines: Sequence[str], cut_short: int) -> None:
+        if baselines:
+            names = ", ".join(baselines)
+            self._notice(f"the time budget left no time for the baselines {names}")
+        if cut_short:
             self._stopped = "time"
             self._notice(
-                f"{len(cancelled)} trial{'s' * (len(cancelled) > 1)} under way gave way to the "
+                f"{cut_short} trial{'s' * (cut_short > 1)} under way gave way to the "
                 "confirmation; a resumed study measures what was cut short first"
             )
         if self._stopped == "exhausted":
@@ -234,14 +233,14 @@ class _Run:
 
     def _why_stop(self) -> str:
         counts = self._counts()
-        if counts.finished + self._dispatcher.under_way >= self._spec.trials:
+        if counts.finished + self._dispatcher.under_way("search") >= self._spec.trials:
             return "trials"
         if not self._budget.allows_another:
             return "time"
         is_hopeless = counts.failed >= HOPELESS and self._journal.best_ms() is None
         return "failed" if is_hopeless else ""
 
-    # Stage 4: the confirmation.
+    # Stage 2: the confirmation.
 
     def _confirm(self, description: Description) -> Outcome:
         self._stage = "confirmation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_tune.study.budget import Budget, Clock
 from thunder_tune.study.journal import Journal
@@ -18,13 +18,13 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """A candidate under way.
+    """A candidate to be measured, or under way.
 
     Attributes:
         candidate: What is measured.
         role: As what.
         ticket: The strategy's, or 0 for a baseline.
-        submitted_s: When, by the budget's clock.
+        submitted_s: When, by the budget's clock; set by the dispatcher.
     """
 
     candidate: Candidate
@@ -40,7 +40,7 @@ class Dispatcher:
         setting: What the jobs share.
         pool: Runs them.
         journal: Stores every result before anything else happens to it.
-        budget: When to stop; learns how long jobs take.
+        budget: When to stop; learns how long trials take.
         clock: The budget's.
     """
 
@@ -55,24 +55,21 @@ class Dispatcher:
         self._in_flight: dict[int, Flight] = {}
         self._arrived: deque[tuple[int, TrialResult]] = deque()
 
-    @property
-    def under_way(self) -> int:
-        """Number of jobs submitted and not finished."""
-        return len(self._in_flight)
+    def under_way(self, role: Role) -> int:
+        """Return the number of jobs of a role that are submitted and not finished."""
+        return sum(flight.role == role for flight in self._in_flight.values())
 
     def drive(
         self,
-        role: Role,
         *,
-        next_job: Callable[[], tuple[Candidate, int] | None],
+        next_job: Callable[[], Flight | None],
         learn: Callable[[Flight, int, TrialResult], None],
         tick: Callable[[], None],
     ) -> list[Flight]:
         """Keep the pool busy until there are no more jobs or no more time.
 
         Args:
-            role: Of all jobs.
-            next_job: Returns a candidate and the strategy's ticket; None: no more for now.
+            next_job: Returns what to measure next; None: no more for now.
             learn: Told each finished job and its number, after it was stored.
             tick: Called at each change and once per `TICK_S`, while the devices work.
 
@@ -81,7 +78,7 @@ class Dispatcher:
         """
         while True:
             while len(self._in_flight) < self._pool.capacity and (job := next_job()):
-                self._submit(role, *job)
+                self._submit(job)
             tick()
             if not self._in_flight:
                 return []
@@ -113,10 +110,10 @@ class Dispatcher:
         self._in_flight.clear()
         return killed
 
-    def _submit(self, role: Role, candidate: Candidate, ticket: int) -> None:
-        job = MeasureJob(setting=self._setting, candidate=candidate, role=role)
-        flight = Flight(candidate=candidate, role=role, ticket=ticket, submitted_s=self._clock())
-        self._in_flight[self._pool.submit(job)] = flight
+    def _submit(self, flight: Flight) -> None:
+        job = MeasureJob(setting=self._setting, candidate=flight.candidate, role=flight.role)
+        ticket = self._pool.submit(job)
+        self._in_flight[ticket] = replace(flight, submitted_s=self._clock())
 
     def _settle(self, learn: Callable[[Flight, int, TrialResult], None]) -> None:
         # An arrival leaves the queue only once it is stored: Ctrl-C may come at any line.
@@ -125,5 +122,6 @@ class Dispatcher:
             number = self._journal.store(result)
             self._arrived.popleft()
             flight = self._in_flight.pop(ticket)
-            self._budget.note(self._clock() - flight.submitted_s)
+            if flight.role == "search":
+                self._budget.note(self._clock() - flight.submitted_s)
             learn(flight, number, result)
