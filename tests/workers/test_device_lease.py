@@ -94,7 +94,8 @@ class TestStandingStill:
         monkeypatch.setattr(standstill, "_folder", lambda: tmp_path)
         code = (
             "import pathlib, time; from thunder_tune.workers import device_lease as d; "
-            f"p = pathlib.Path({str(path)!r}); d._path = lambda: p; lease = d.DeviceLease('cuda')\n"
+            f"p = pathlib.Path({str(path)!r}); d._path = lambda: p; "
+            "lease = d.DeviceLease('cuda')\n"
             f"file = open({str(tmp_path / 'ticks')!r}, 'w', buffering=1)\n"
             "while True: file.write('.'); file.flush(); time.sleep(0.01)"
         )
