@@ -118,3 +118,10 @@ def test_the_estimate_stands_in_for_candidates_to_come(records):
     assert estimate_s([], HERE) == 0.0
     # start and capture, five warm builds and checks at least, in each round
     assert late > ROUNDS * (5.0 + 5 * (5.0 + 1.0))
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "seconds"), [(0.1, 0.3), (50.0, 0.6), (220.0, 2.64), (2_000.0, 3.0)]
+)
+def test_warm_ups_of_slow_programs_take_seconds(latency_ms, seconds):
+    assert warm_up_s(latency_ms) == pytest.approx(seconds)
