@@ -109,3 +109,152 @@ def test_choices_inside_a_rewritten_site_have_no_effect(x):
     for choice in ({f"executor:{linear}": "inductor"}, {f"precision:{linear}": "bfloat16"}):
         plan = resolve(found.program, {**rewriting, **choice})
         assert plan.key == resolve(found.program, rewriting).key
+
+
+class Block(nn.Module):
+    """Convolution, norm and what may follow them."""
+
+    def __init__(self, variant: str, kernel: int = 3, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(
+            4, 4, kernel, stride=stride, padding=kernel // 2, bias=variant == "bias", groups=1
+        )
+        self.norm = nn.BatchNorm2d(4, affine=variant != "not affine")
+        self.variant = variant
+        with torch.no_grad():
+            self.norm.running_mean.uniform_(-1, 1)
+            self.norm.running_var.uniform_(0.5, 2)
+            if self.norm.affine:
+                self.norm.weight.uniform_(-1, 2)
+                self.norm.bias.uniform_(-1, 1)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        if self.variant == "residual":
+            return F.relu(y + x)
+        if self.variant == "residual first":
+            return F.relu(x + y)
+        if self.variant == "scaled residual":
+            return F.relu(torch.add(y, x, alpha=2))
+        if self.variant == "broadcast residual":
+            return F.relu(y + x[:1])
+        if self.variant == "no relu":
+            return y
+        return F.relu(y)
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+RESIDUALS = ["residual", "residual first"]
+
+
+@pytest.mark.parametrize("executor", ["folded_conv", "folded_matmul"])
+@pytest.mark.parametrize("variant", ["plain", "bias", "not affine", "no relu", *RESIDUALS])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_a_norm_is_folded_into_its_convolution(images, executor, variant, form):
+    torch.manual_seed(0)
+    kernel = 1 if executor == "folded_matmul" else 3
+    model = Block(variant, kernel).eval().requires_grad_(False)
+    images = images.contiguous(memory_format=form)
+    found = capture(model, (images,), {})
+    kind = {"no relu": "conv_bn", **dict.fromkeys(RESIDUALS, "conv_bn_add_relu")}.get(
+        variant, "conv_bn_relu"
+    )
+    assert found.program.sites[0].rewrite == kind
+    plan = resolve(found.program, {f"rewrite:{found.program.sites[0].class_id}": executor})
+    built = build(model, plan, found)
+    with torch.no_grad():
+        torch.testing.assert_close(built(images), model(images), rtol=1e-4, atol=1e-5)
+    assert built.applied == 1.0
+    names = {b.sym.name for b in built.graphs[0].forward.bound_symbols}
+    assert executor in names
+    assert not names & {"batch_norm", "relu", "add"}
+
+
+@pytest.mark.parametrize("variant", ["scaled residual", "broadcast residual"])
+def test_an_addition_of_another_kind_stays_outside_the_convolution(images, variant):
+    found = capture(Block(variant).eval(), (images,), {})
+    assert {site.rewrite for site in found.program.sites} == {"conv_bn"}
+
+
+def test_a_norm_in_training_and_a_wide_kernel_as_a_product_are_refused(images):
+    training = capture(Block("plain").train().requires_grad_(False), (images,), {})
+    wide = capture(Block("plain", kernel=3).eval(), (images,), {})
+    for found, executor in ((training, "folded_conv"), (wide, "folded_matmul")):
+        reason = viability(found, "cpu")(found.program.sites[0].class_id, executor)
+        assert reason == "refuses thunder_tune.conv_bn of this shape and type"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_weights_that_change_are_folded_anew(images, stride):
+    torch.manual_seed(0)
+    model = Block("plain", stride=stride).eval().requires_grad_(False)
+    found = capture(model, (images,), {})
+    choice = {f"rewrite:{found.program.sites[0].class_id}": "folded_conv"}
+    built = build(model, resolve(found.program, choice), found)
+    with torch.no_grad():
+        built(images)
+        for tensor in (model.conv.weight, model.norm.running_var, model.norm.bias):
+            tensor.mul_(1.5)
+            torch.testing.assert_close(built(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+class Projections(nn.Module):
+    """Linears of one input, in the variants that tell siblings from others."""
+
+    def __init__(self, variant: str = "plain") -> None:
+        super().__init__()
+        self.q, self.k, self.v = (
+            nn.Linear(8, width, bias=variant != "no bias") for width in (8, 4, 6)
+        )
+        self.other = nn.Linear(8, 8)
+        self.variant = variant
+
+    def forward(self, x):
+        q = self.q(x)
+        k = self.k(torch.relu(q) if self.variant == "another input" else x)
+        if self.variant == "another between":
+            q = self.other(q)
+        v = self.v(q if self.variant == "another input" else x)
+        return q, torch.sin(k), v.reshape(-1, 6)
+
+
+@pytest.mark.parametrize("variant", ["plain", "no bias"])
+def test_linears_of_one_input_are_one_product(x, variant):
+    torch.manual_seed(0)
+    model = Projections(variant).requires_grad_(False)
+    found = capture(model, (x,), {})
+    (site,) = found.program.sites
+    assert len(site.ops) == 3
+    plan = resolve(found.program, {f"rewrite:{site.class_id}": "packed_linear"})
+    built = build(model, plan, found)
+    with torch.no_grad():
+        for got, wanted in zip(built(x), model(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+        model.k.weight.add_(1.0)
+        torch.testing.assert_close(built(x)[1], model(x)[1], rtol=1e-5, atol=1e-6)
+    assert built.applied == 1.0
+    names = [b.sym.name for b in built.graphs[0].forward.bound_symbols]
+    assert names.count("one_product") == 1
+    assert "linear" not in names
+
+
+@pytest.mark.parametrize(("variant", "sizes"), [("another input", []), ("another between", [2])])
+def test_only_linears_in_a_row_are_siblings(x, variant, sizes):
+    found = capture(Projections(variant), (x,), {})
+    assert [len(site.ops) for site in found.program.sites] == sizes
+
+
+def test_a_weight_that_is_computed_is_not_packed(x):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(4, 8)) for _ in range(2))
+
+        def forward(self, x):
+            return F.linear(x, self.a), F.linear(x, self.b * 2)
+
+    assert capture(Scaled(), (x,), {}).program.sites == ()

@@ -10,6 +10,7 @@ import torch
 from thunder_tune.compiler.backends import whole_program
 from thunder_tune.compiler.cudagraphs import CudaGraphed
 from thunder_tune.compiler.dispatch import CompiledGraph, applied_share, compile_graph
+from thunder_tune.executors import PackStore
 from thunder_tune.program.frontend import Capture, Graph
 from thunder_tune.values.plan import Plan
 
@@ -111,19 +112,31 @@ def build(model: Callable[..., Any], plan: Plan, capture: Capture | None) -> Bui
         )
         first += count
     bound = [
-        runnable(compiled.run, plan, graph.static_inputs)
+        runnable(compiled, plan, graph.static_inputs)
         for compiled, graph in zip(graphs, capture.graphs, strict=True)
     ]
     return Built(plan, capture.entry, capture, graphs, bound)
 
 
-def runnable(run: Graph, plan: Plan, static_inputs: Sequence[bool]) -> Graph:
+def runnable(compiled: CompiledGraph, plan: Plan, static_inputs: Sequence[bool]) -> Graph:
     """Wrap a dispatched graph in what the plan asks for around it: CUDA graphs, TF32."""
+    run = compiled.run
     if plan.cuda_graphs == "whole":
-        run = CudaGraphed(run, static_inputs)
+        run = CudaGraphed(run, static_inputs, compiled.packs)
+    elif compiled.packs is not None:
+        run = _with_packs(run, compiled.packs)
     if plan.float32_matmul == "tf32":
         run = _in_tf32(run)
     return run
+
+
+def _with_packs(run: Graph, packs: PackStore) -> Graph:
+    """Keep packed weights for as long as the graph that finds them by number."""
+
+    def wrapped(*inputs: Any, packs: PackStore = packs) -> Any:  # noqa: ANN401
+        return run(*inputs)
+
+    return wrapped
 
 
 def _in_tf32(run: Graph) -> Graph:

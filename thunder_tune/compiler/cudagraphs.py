@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from thunder_tune.executors import PackStore
 from thunder_tune.program.frontend import Graph
 
 _WARM_UP_CALLS = 3
@@ -16,16 +17,21 @@ class CudaGraphed:
     """Replays one graph capture of a callable.
 
     Inputs that are not parameters or buffers are copied into the capture's own memory before each
-    replay; parameters are read where they lie, and the graph is captured anew when one has moved.
+    replay; parameters are read where they lie, and the graph is captured anew when one has moved,
+    or was written to after a kernel had packed it.
     Outputs are clones: the capture's own output memory is overwritten by the next replay.
 
     Args:
         run: Compiled graph; must not synchronise with the host.
         static_inputs: For each input, whether it is a parameter or buffer.
+        packs: Weights that kernels of the graph keep in another form.
     """
 
-    def __init__(self, run: Graph, static_inputs: Sequence[bool]) -> None:
+    def __init__(
+        self, run: Graph, static_inputs: Sequence[bool], packs: PackStore | None = None
+    ) -> None:
         self._run = run
+        self._packs = packs
         self._static = tuple(static_inputs)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._buffers: list[Any] = []
@@ -39,7 +45,8 @@ class CudaGraphed:
             for x, static in zip(inputs, self._static, strict=True)
             if static and isinstance(x, torch.Tensor)
         )
-        if self._graph is None or addresses != self._addresses:
+        is_stale = self._packs is not None and self._packs.is_stale
+        if self._graph is None or is_stale or addresses != self._addresses:
             self._capture(inputs)
             self._addresses = addresses
         for buffer, x, static in zip(self._buffers, inputs, self._static, strict=True):

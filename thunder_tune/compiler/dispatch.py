@@ -22,7 +22,7 @@ from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
-from thunder_tune.executors import OPERATOR_EXECUTORS, operator_executor
+from thunder_tune.executors import OPERATOR_EXECUTORS, PackStore, operator_executor
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.plan import FUSERS, Plan
@@ -38,12 +38,14 @@ class CompiledGraph:
         places: For each op that computes, the names of the executors its parts run on.
         forward: The executable forward trace, for inspection.
         backward: The executable backward trace, or None.
+        packs: Weights that its kernels keep in another form.
     """
 
     run: Graph
     places: Mapping[int, frozenset[str]]
     forward: TraceCtx
     backward: TraceCtx | None = None
+    packs: PackStore | None = None
 
 
 def executors_for(plan: Plan) -> list[Executor]:
@@ -72,14 +74,18 @@ def compile_graph(
         training: Whether to build the backward graph too.
     """
     executors = executors_for(plan)
+    packs = PackStore() if plan.rewritings else None
     data = CompileData(fn=graph, executors_list=executors, disable_preprocessing=True)
     with compile_data_and_stats(data, CompileStats()):
-        trace = rewrite(tagged(graph.trace, indices, plan.precision), plan)
+        trace = rewrite(tagged(graph.trace, indices, plan.precision), plan, packs)
         if training:
             return _with_backward(trace, executors)
         forward = thunder.transform_for_execution(trace, executors_list=executors)[-1]
         return CompiledGraph(
-            run=forward.python_callable(), places=_places(forward), forward=forward
+            run=forward.python_callable(),
+            places=_places(forward),
+            forward=forward,
+            packs=packs,
         )
 
 

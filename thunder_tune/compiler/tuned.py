@@ -162,7 +162,7 @@ class _GraphTuner:
         share = applied_share(program, plan, compiled.places)
         if share < 1.0:
             self.differs(f"{share:.0%} of a graph's ops run where the recipe says")
-        captured.bound = runnable(compiled.run, plan, captured.static_inputs)
+        captured.bound = runnable(compiled, plan, captured.static_inputs)
         captured.calls = 0
         self._application.graphs.append(captured)
         self._application.shares.append((len(program.ops), share * (found.exact + found.carried)))

@@ -5,5 +5,6 @@ from thunder_tune.executors.catalogue import (
     operator_executor,
     unavailable_reason,
 )
+from thunder_tune.executors.packing import PackStore
 
-__all__ = ["OPERATOR_EXECUTORS", "operator_executor", "unavailable_reason"]
+__all__ = ["OPERATOR_EXECUTORS", "PackStore", "operator_executor", "unavailable_reason"]

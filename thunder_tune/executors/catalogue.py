@@ -8,8 +8,10 @@ from importlib.util import find_spec
 import torch
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matmul_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
+from thunder_tune.executors.packed_linear import packed_linear_executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,24 @@ OPERATOR_EXECUTORS = (
         name="addmm_gelu",
         thunder_name=addmm_gelu_executor.name,
         kinds=("linear_gelu",),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="packed_linear",
+        thunder_name=packed_linear_executor.name,
+        kinds=("packed_linear",),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="folded_conv",
+        thunder_name=folded_conv_executor.name,
+        kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="folded_matmul",
+        thunder_name=folded_matmul_executor.name,
+        kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
         trains=False,
     ),
     OperatorExecutorInfo(

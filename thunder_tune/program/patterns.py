@@ -1,9 +1,11 @@
-"""The pattern language of rewrites: chains of anchors in which only the last result is used."""
+"""The pattern language of rewrites: chains of ops, and siblings that share an input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
 
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
@@ -11,73 +13,167 @@ from thunder.core.symbol import BoundSymbol
 from thunder_tune.program.kinds import STRUCTURAL, op_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """A chain of ops, each the only user of the one before and taking it as first argument.
+class Pattern(Protocol):
+    """What a rewrite looks for.
 
     Attributes:
-        name: Of the rewrite it is for.
-        ops: Names of Thunder's symbols that each link may have, in order; all of them anchors.
+        name: Of the rewrite.
     """
 
-    name: str
-    ops: tuple[tuple[str, ...], ...]
+    @property
+    def name(self) -> str:
+        """Name of the rewrite."""
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of the ops of each match, in order."""
 
 
-PATTERNS = (
-    Chain(
-        name="linear_gelu",
-        ops=(("torch.nn.functional.linear",), ("torch.nn.functional.gelu",)),
-    ),
-)
-"""Every pattern that a rewrite exists for."""
-
-
-def find(chain: Chain, bsyms: Sequence[BoundSymbol], result: BoundSymbol) -> Iterator[list[int]]:
-    """Yield the positions of each match in a graph, in order.
+class Uses:
+    """A graph's ops, and who uses what they compute.
 
     Args:
-        chain: The pattern.
         bsyms: The graph's ops, as `structure.ops_of` returns them.
         result: The graph's return statement, which uses values too.
     """
-    users = _users([*bsyms, result])
-    for start in range(len(bsyms)):
-        positions = [start]
-        if op_name(bsyms[start]) not in chain.ops[0]:
-            continue
-        for names in chain.ops[1:]:
-            following = _only_user(bsyms[positions[-1]], users)
-            if following is None or following >= len(bsyms):
-                break
-            link = bsyms[following]
-            if op_name(link) not in names or not _takes_first(link, bsyms[positions[-1]]):
-                break
-            positions.append(following)
-        if len(positions) == len(chain.ops):
-            yield positions
+
+    def __init__(self, bsyms: Sequence[BoundSymbol], result: BoundSymbol) -> None:
+        self.bsyms = bsyms
+        self._made = {p.name for b in bsyms for p in b.flat_proxy_outs}
+        self._users: dict[str, list[int]] = {}
+        for position, bsym in enumerate([*bsyms, result]):
+            for name in {p.name for p in bsym.flat_proxy_args}:
+                self._users.setdefault(name, []).append(position)
+
+    def only_user(self, bsym: BoundSymbol) -> BoundSymbol | None:
+        """Return the one op that uses a result, or None: there are others, or the graph does."""
+        position = self.position_of_only_user(bsym)
+        return None if position is None else self.bsyms[position]
+
+    def position_of_only_user(self, bsym: BoundSymbol) -> int | None:
+        """Return where that op stands."""
+        if bsym.sym.id in STRUCTURAL or not isinstance(bsym.output, Proxy):
+            return None
+        positions = self._users.get(bsym.output.name, [])
+        alone = len(positions) == 1 and positions[0] < len(self.bsyms)
+        return positions[0] if alone else None
+
+    def is_input(self, value: object) -> bool:
+        """Whether a value is None or comes into the graph from outside: a weight, say."""
+        return value is None or (isinstance(value, Proxy) and value.name not in self._made)
 
 
-def _users(bsyms: Sequence[BoundSymbol]) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for position, bsym in enumerate(bsyms):
-        for name in {p.name for p in bsym.flat_proxy_args}:
-            found.setdefault(name, []).append(position)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An op of a chain.
+
+    Attributes:
+        ops: Names of Thunder's symbols it may have.
+        commutes: Whether it may take the value before it as its second argument too.
+        where: What else must hold of it.
+    """
+
+    ops: tuple[str, ...]
+    commutes: bool = False
+    where: Callable[[BoundSymbol], bool] | None = None
+
+    def takes(self, bsym: BoundSymbol, before: BoundSymbol) -> bool:
+        """Whether an op is this link and takes the value before it, once."""
+        return self.matches(bsym) and any(
+            isinstance(x, Proxy) and x.name == before.output.name
+            for x in bsym.args[: 2 if self.commutes else 1]
+        )
+
+    def matches(self, bsym: BoundSymbol) -> bool:
+        """Whether an op may be this link."""
+        return op_name(bsym) in self.ops and (self.where is None or self.where(bsym))
 
 
-def _only_user(bsym: BoundSymbol, users: Mapping[str, list[int]]) -> int | None:
-    if bsym.sym.id in STRUCTURAL or not isinstance(bsym.output, Proxy):
-        return None
-    positions = users.get(bsym.output.name, [])
-    return positions[0] if len(positions) == 1 else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Ops in a row, each the only user of the one before; only the last result is used outside.
+
+    Attributes:
+        name: Of the rewrite it is for.
+        links: In order.
+    """
+
+    name: str
+    links: tuple[Link, ...]
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of each match, in order."""
+        for start, first in enumerate(graph.bsyms):
+            if not self.links[0].matches(first):
+                continue
+            positions = [start]
+            for link in self.links[1:]:
+                before = graph.bsyms[positions[-1]]
+                following = graph.position_of_only_user(before)
+                if following is None or not _takes_once(graph.bsyms[following], before):
+                    break
+                if not link.takes(graph.bsyms[following], before):
+                    break
+                positions.append(following)
+            if len(positions) == len(self.links):
+                yield positions
 
 
-def _takes_first(bsym: BoundSymbol, before: BoundSymbol) -> bool:
-    others = (*bsym.args[1:], *bsym.kwargs.values())
-    first = bsym.args[0] if bsym.args else None
-    return (
-        isinstance(first, Proxy)
-        and first.name == before.output.name
-        and not any(isinstance(x, Proxy) and x.name == first.name for x in others)
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """Ops of one name in a row that share their first argument; the others come from outside.
+
+    "In a row" means that no op of that name with another first argument lies between: what is
+    far apart would be kept in memory for long.
+
+    Attributes:
+        name: Of the rewrite it is for.
+        op: Name of Thunder's symbol.
+        most: Ops of one match.
+    """
+
+    name: str
+    op: str
+    most: int = 4
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of each match, in order."""
+        rows = [
+            i
+            for i, bsym in enumerate(graph.bsyms)
+            if op_name(bsym) == self.op and isinstance(bsym.args[0], Proxy)
+        ]
+        for _, run in groupby(rows, lambda i: graph.bsyms[i].args[0].name):
+            positions = list(run)
+            others = [x for i in positions for x in graph.bsyms[i].args[1:]]
+            if 2 <= len(positions) <= self.most and all(map(graph.is_input, others)):
+                yield positions
+
+
+def _takes_once(bsym: BoundSymbol, before: BoundSymbol) -> bool:
+    values = (*bsym.args, *bsym.kwargs.values())
+    return sum(isinstance(x, Proxy) and x.name == before.output.name for x in values) == 1
+
+
+def _adds_plainly(bsym: BoundSymbol) -> bool:
+    """Whether an addition is of two tensors of one shape, without a factor."""
+    shapes = {tuple(x.shape) for x in bsym.args[:2] if hasattr(x, "shape")}
+    return len(shapes) == 1 and len(bsym.args) == 2 and bsym.kwargs.get("alpha", 1) == 1
+
+
+_LINEAR = Link(ops=("torch.nn.functional.linear",))
+_GELU = Link(ops=("torch.nn.functional.gelu",))
+_CONV = Link(ops=("torch.nn.functional.conv2d",))
+_NORM = Link(ops=("torch.batch_norm", "torch.nn.functional.batch_norm"))
+_RELU = Link(ops=("torch.relu", "torch.nn.functional.relu"))
+_ADD = Link(ops=("torch.add",), commutes=True, where=_adds_plainly)
+
+PATTERNS: Sequence[Pattern] = (
+    Chain(name="linear_gelu", links=(_LINEAR, _GELU)),
+    Siblings(name="packed_linear", op="torch.nn.functional.linear"),
+    Chain(name="conv_bn_add_relu", links=(_CONV, _NORM, _ADD, _RELU)),
+    Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),
+    Chain(name="conv_bn", links=(_CONV, _NORM)),
+)
+"""Every pattern that a rewrite exists for; of two matches that overlap the first one counts."""
+
+PATTERN_OF: Mapping[str, Pattern] = {pattern.name: pattern for pattern in PATTERNS}

@@ -19,7 +19,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_tune.program.kinds import STRUCTURAL, is_anchor_kind, is_view, kind_of, op_name
-from thunder_tune.program.patterns import PATTERNS, find
+from thunder_tune.program.patterns import PATTERNS, Uses
 from thunder_tune.values.codec import digest
 from thunder_tune.values.program import Cell, CellClass, Op, Program, Site, TensorSpec
 
@@ -193,11 +193,15 @@ def analyse(
             class_id = classes.add(kind, members, indices[0])
             cells.append(Cell(graph=graph, ops=indices, class_id=class_id))
             ops += [_op(b, i, graph, class_id) for i, b in zip(indices, members, strict=True)]
-        for chain in PATTERNS:
-            for positions in find(chain, bsyms, result):
+        uses = Uses(bsyms, result)
+        for pattern in PATTERNS:
+            for positions in pattern.find(uses):
                 indices = tuple(first + i for i in positions)
-                class_id = site_classes.add(chain.name, [bsyms[i] for i in positions], indices[0])
-                sites.append(Site(rewrite=chain.name, graph=graph, ops=indices, class_id=class_id))
+                members = [bsyms[i] for i in positions]
+                class_id = site_classes.add(pattern.name, members, indices[0])
+                sites.append(
+                    Site(rewrite=pattern.name, graph=graph, ops=indices, class_id=class_id)
+                )
     return Program(
         front_end=front_end,
         hash=digest(exact),

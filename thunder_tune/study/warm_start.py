@@ -46,7 +46,8 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
     for fuser in glue:
         if fuser in FUSERS:
             around = {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
-            yield {**around, **_kernels(space)}
+            for kernels in _kernels(space):
+                yield {**around, **kernels}
             yield around
     for fuser in glue:
         yield _uniform(space, (FUSER,), fuser)
@@ -66,10 +67,15 @@ def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _kernels(space: SearchSpace) -> dict[str, str]:
-    """Choose a kernel at every site of a rewrite, and matrix products for convolutions."""
-    rewrites = {d.name: d.choices[-1] for d in space.dimensions if d.name.startswith(REWRITE)}
-    return {**_uniform(space, (EXECUTOR,), "matmul"), **rewrites}
+def _kernels(space: SearchSpace) -> Iterator[dict[str, str]]:
+    """Choose a kernel at every site of every rewrite, and matrix products for convolutions.
+
+    Where a site has several kernels: the last of each, then the first.
+    """
+    rewrites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
+    products = _uniform(space, (EXECUTOR,), "matmul")
+    for pick in (-1, 1):
+        yield {**products, **{d.name: d.choices[pick] for d in rewrites}}
 
 
 def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:

@@ -141,16 +141,18 @@ def _targets(
     rewritten = {op: site.executor for site in rewritings for op in site.ops}
     chosen: list[str | None] = []
     for cell in cells:
-        if cell.ops[0] in rewritten:
+        own = [op for op in cell.ops if op not in rewritten]
+        if not own:  # all of it belongs to kernels, which end a region
             chosen.append(rewritten[cell.ops[0]])
-            continue
-        prefix = EXECUTOR if program.by_class[cell.class_id].is_anchor else FUSER
-        target = assignment.get(prefix + cell.class_id, "torch")
-        chosen.append(None if moves_only(program, cell) else target)
+        elif all(program.ops[op].is_view for op in own):
+            chosen.append(None)
+        else:
+            prefix = EXECUTOR if program.by_class[cell.class_id].is_anchor else FUSER
+            chosen.append(assignment.get(prefix + cell.class_id, "torch"))
     for i, cell in enumerate(cells):
         target = chosen[i] or _joined(cells, chosen, i)
         for op in cell.ops:
-            targets[op] = target
+            targets[op] = rewritten.get(op, target)
     return tuple(targets)
 
 

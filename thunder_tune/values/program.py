@@ -69,7 +69,7 @@ class Site:
     Attributes:
         rewrite: Name of the rewrite, which is the kind of its class.
         graph: The graph they lie in.
-        ops: Their indices, in order; only the last one's result is used outside.
+        ops: Their indices, in order; of a chain only the last one's result is used outside.
         class_id: Class of the site.
     """
 

@@ -9,56 +9,127 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
 from thunder_tune.compiler.tagging import op_index
+from thunder_tune.executors.folded_conv import conv_bn
 from thunder_tune.executors.linear_gelu import linear_gelu
-from thunder_tune.values.plan import Plan
+from thunder_tune.executors.packed_linear import packed_linear
+from thunder_tune.executors.packing import PackStore
+from thunder_tune.program.patterns import PATTERN_OF, Siblings
+from thunder_tune.values.plan import Plan, Rewriting
 
 Composed = tuple[Symbol, tuple[Any, ...], dict[str, Any]]
 
 
-def _linear_gelu(members: Sequence[BoundSymbol]) -> Composed:
+def _linear_gelu(members: Sequence[BoundSymbol], store: int) -> Composed:
     linear, gelu = members
-    x, weight, *rest = linear.args
-    bias = rest[0] if rest else linear.kwargs.get("bias")
+    x, weight, bias = _arguments(linear, "input", "weight", "bias")
     approximate = gelu.kwargs.get("approximate", gelu.args[1] if len(gelu.args) > 1 else "none")
     return linear_gelu, (x, weight, bias), {"approximate": approximate}
 
 
-REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
-    "linear_gelu": _linear_gelu,
-}
-"""Rewrite -> composite symbol and its arguments, from the ops of a site."""
+def _packed_linear(members: Sequence[BoundSymbol], store: int) -> Composed:
+    linears = [_arguments(linear, "input", "weight", "bias") for linear in members]
+    inputs, weights, biases = zip(*linears, strict=True)
+    return packed_linear, (inputs[0], weights, biases, store), {}
 
 
-def composite_of(rewrite_name: str, members: Sequence[BoundSymbol]) -> BoundSymbol:
-    """Return the composite of a site: its result is the last op's, its subsymbols are the ops."""
-    symbol, args, kwargs = REWRITES[rewrite_name](members)
-    composite: BoundSymbol = symbol.bind(
-        *args, **kwargs, output=members[-1].output, subsymbols=list(members)
+def _conv_bn(members: Sequence[BoundSymbol], store: int) -> Composed:
+    conv, norm, *others = members
+    x, weight, bias, stride, padding, dilation, groups = _arguments(
+        conv, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum")
+    _, mean, variance, gamma, beta, training, _, eps = _arguments(norm, *names, "eps")
+    residual = None
+    if len(others) == 2:
+        first, second = others[0].args[:2]
+        residual = second if first.name == norm.output.name else first
+    settings = (
+        _pair(stride, 1),
+        padding if isinstance(padding, str) else _pair(padding, 0),
+        _pair(dilation, 1),
+        1 if groups is None else groups,
+        bool(training),
+        1e-5 if eps is None else eps,
+        bool(others),
+    )
+    state = (mean, variance, gamma, beta)
+    return conv_bn, (x, weight, bias, state, residual, *settings, store), {}
+
+
+REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol], int], Composed]] = {
+    "linear_gelu": _linear_gelu,
+    "packed_linear": _packed_linear,
+    "conv_bn_add_relu": _conv_bn,
+    "conv_bn_relu": _conv_bn,
+    "conv_bn": _conv_bn,
+}
+"""Rewrite -> composite symbol and its arguments, from the ops of a site and a pack store."""
+
+
+def composite_of(rewrite_name: str, members: Sequence[BoundSymbol], store: int = 0) -> BoundSymbol:
+    """Return the composite of a site: its results are the ops', its subsymbols are the ops.
+
+    Args:
+        rewrite_name: Key of `REWRITES`.
+        members: Ops of the site, in order.
+        store: Number of the candidate's packed weights; 0 where it will not run.
+    """
+    symbol, args, kwargs = REWRITES[rewrite_name](members, store)
+    is_many = _stands_first(rewrite_name)
+    output = tuple(m.output for m in members) if is_many else members[-1].output
+    composite: BoundSymbol = symbol.bind(*args, **kwargs, output=output, subsymbols=list(members))
     composite.tags = set(members[-1].tags)
     return composite
 
 
-def rewrite(trace: TraceCtx, plan: Plan) -> TraceCtx:
+def rewrite(trace: TraceCtx, plan: Plan, packs: PackStore | None) -> TraceCtx:
     """Apply a plan's rewritings to a tagged trace.
 
-    A composite stands where the last op of its site stood: nothing but that op used the others.
+    The composite of a chain stands where its last op stood, nothing but that op having used the
+    others; the composite of siblings where the first one stood, as their input is known there.
+
+    Args:
+        trace: Tagged.
+        plan: With the sites to rewrite.
+        packs: The candidate's packed weights; None: it has no site to rewrite.
     """
-    last_of = {site.ops[-1]: site for site in plan.rewritings}
-    moved = {op for site in plan.rewritings for op in site.ops[:-1]}
-    if not last_of:
+    if packs is None:
         return trace
-    held: dict[int, BoundSymbol] = {}
+    site_of = {op: site for site in plan.rewritings for op in site.ops}
+    found: dict[int, BoundSymbol] = {}
+    for bsym in trace.bound_symbols:
+        index = op_index(bsym)
+        if index is not None and index in site_of:
+            found[index] = bsym
     result = from_trace(trace)
     for bsym in trace.bound_symbols:
         index = op_index(bsym)
-        if index in moved and index is not None:
-            held[index] = bsym
-        elif index in last_of and index is not None:
-            site = last_of[index]
-            members = [*(held[op] for op in site.ops[:-1]), bsym]
-            result.bound_symbols.append(composite_of(site.rewrite, members))
-        else:
+        site = site_of.get(index) if index is not None else None
+        if site is None or site.ops[0] not in found:  # of another graph
             result.bound_symbols.append(bsym)
+        elif index == _place(site):
+            members = [found[op] for op in site.ops]
+            result.bound_symbols.append(composite_of(site.rewrite, members, packs.id))
     result.set_provenance(TraceProvenance("Rewrites"))
     return result
+
+
+def _place(site: Rewriting) -> int:
+    return site.ops[0] if _stands_first(site.rewrite) else site.ops[-1]
+
+
+def _stands_first(rewrite_name: str) -> bool:
+    return isinstance(PATTERN_OF[rewrite_name], Siblings)
+
+
+def _arguments(bsym: BoundSymbol, *names: str) -> list[Any]:
+    """Return an op's arguments in the order of torch's parameters; None where not given."""
+    given = dict(zip(names, bsym.args, strict=False))
+    return [given.get(name, bsym.kwargs.get(name)) for name in names]
+
+
+def _pair(value: Any, default: int) -> tuple[int, int]:  # noqa: ANN401 - torch's int or ints
+    if value is None:
+        return default, default
+    first, last = (value[0], value[-1]) if isinstance(value, (list, tuple)) else (value, value)
+    return int(first), int(last)

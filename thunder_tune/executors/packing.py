@@ -1,0 +1,75 @@
+"""Weights prepared once for a kernel: folded, concatenated, quantized.
+
+A kernel that wants its weights in another form makes that form at its first call and keeps it for
+as long as the weights are the same: a weight that was replaced or written to is packed again. What
+a candidate keeps belongs to it and goes with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+Weights = Sequence["torch.Tensor | None"]
+
+_ids = itertools.count(1)
+_stores: weakref.WeakValueDictionary[int, PackStore] = weakref.WeakValueDictionary()
+
+
+class PackStore:
+    """The packed weights of one candidate, found again by a number that a trace can carry.
+
+    Attributes:
+        id: The number.
+    """
+
+    def __init__(self) -> None:
+        self.id = next(_ids)
+        self._packed: dict[tuple[Any, ...], tuple[Weights, tuple[Any, ...], Any]] = {}
+        _stores[self.id] = self
+
+    def get(self, kernel: str, weights: Weights, make: Callable[[], T]) -> T:
+        """Return what `make` returns, made again where a weight has changed.
+
+        Args:
+            kernel: Whose form it is.
+            weights: What it is made from.
+            make: Packs them, without gradients.
+        """
+        key = (kernel, *map(id, weights))
+        state = _state(weights)
+        found = self._packed.get(key)
+        if found is None or found[1] != state:
+            with torch.no_grad():
+                # The weights are kept too: an id is theirs only as long as they live.
+                found = self._packed[key] = (tuple(weights), state, make())
+        packed: T = found[2]
+        return packed
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a weight has changed since it was packed."""
+        return any(_state(weights) != state for weights, state, _ in self._packed.values())
+
+
+def packs(store: int) -> PackStore:
+    """Return the store of a number.
+
+    Raises:
+        KeyError: Its candidate was closed.
+    """
+    return _stores[store]
+
+
+def _state(weights: Weights) -> tuple[Any, ...]:
+    """Return what changes when a weight is written to, or given other memory."""
+    return tuple(
+        None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version)
+        for w in weights
+    )
