@@ -157,7 +157,8 @@ def _takes_once(bsym: BoundSymbol, before: BoundSymbol) -> bool:
 def _adds_plainly(bsym: BoundSymbol) -> bool:
     """Whether an addition is of two tensors of one shape, without a factor."""
     shapes = {tuple(x.shape) for x in bsym.args[:2] if hasattr(x, "shape")}
-    return len(shapes) == 1 and len(bsym.args) == 2 and bsym.kwargs.get("alpha", 1) == 1
+    has_factor = bsym.kwargs.get("alpha", 1) != 1
+    return len(shapes) == 1 and len(bsym.args) == 2 and not has_factor
 
 
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
