@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from statistics import median
@@ -12,6 +13,7 @@ from thunder_tune.errors import InputError
 from thunder_tune.measure.statistics import (
     PairedRatio,
     decide,
+    is_open,
     median_interval,
     paired_ratio,
     standings,
@@ -69,13 +71,6 @@ def a_comparison(seed, levels, *, rounds=3, noise=0.005, process=0.001, blocks=6
     return standings(contenders, made)
 
 
-def identical(baselines=5, candidates=11):
-    return {
-        **{f"b{i}": 0.0 for i in range(baselines)},
-        **{f"c{i}": 0.0 for i in range(candidates)},
-    }
-
-
 NOISES = {
     "quiet": {"noise": 0.002, "process": 0.0},
     "usual": {"noise": 0.005, "process": 0.001},
@@ -89,36 +84,6 @@ NOISES = {
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_sixteen_identical_programs_have_no_winner(noise):
-    runs, false_winners = 100, 0
-    for seed in range(runs):
-        comparison = a_comparison(seed, identical(), **NOISES[noise])
-        verdicts = [decide(s, family=11) for s in comparison.standings if s.name[0] == "c"]
-        false_winners += "faster" in verdicts
-    assert false_winners <= 0.01 * runs
-
-
-@pytest.mark.parametrize("noise", ["usual", "heavy tail", "correlated", "drift"])
-def test_two_percent_are_found(noise):
-    runs, verdicts = 60, []
-    for seed in range(runs):
-        levels = {**identical(3, 2), "c1": math.log(0.98)}
-        comparison = a_comparison(seed, levels, **NOISES[noise])
-        verdicts.append(decide(comparison.standing("c1"), family=2))
-    assert verdicts.count("faster") >= 0.95 * runs
-    assert "slower" not in verdicts
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_the_sign_of_two_percent_is_never_wrong(noise):
-    for seed in range(40):
-        levels = {**identical(2, 2), "c0": math.log(0.98), "c1": math.log(1.02)}
-        comparison = a_comparison(seed, levels, **NOISES[noise])
-        assert decide(comparison.standing("c0"), family=2) != "slower"
-        assert decide(comparison.standing("c1"), family=2) != "faster"
-
-
-@pytest.mark.parametrize("noise", NOISES)
 def test_interval_of_the_ratio_covers_the_truth(noise):
     runs, covered = 250, 0
     for seed in range(runs):
@@ -127,8 +92,8 @@ def test_interval_of_the_ratio_covers_the_truth(noise):
         made = [a_round(rng, levels, blocks=4, **NOISES[noise]) for _ in range(3)]
         low, high = paired_ratio(made, "c0", "b0").interval()
         covered += low <= math.exp(-0.1) <= high
-    # 95 % is meant; three standard errors of 250 runs are 4 %, and the rule leans to more.
-    assert 0.91 <= covered / runs <= 1.0
+    # 95 % is meant; three standard errors of 250 runs are 4 %.
+    assert 0.91 <= covered / runs <= 0.99
 
 
 def test_equal_programs_against_a_fixed_reference_are_rarely_told_apart():
@@ -178,6 +143,34 @@ def a_standing(ratio, error, **changes):
 )
 def test_effects_below_half_a_percent_are_ties(ratio, verdict):
     assert decide(a_standing(ratio, 0.0), family=4) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(0.99, "faster"), (0.997, "tie"), (1.003, "tie"), (1.01, "slower")]
+)
+def test_a_small_effect_must_be_sure_and_worth_a_claim(ratio, verdict):
+    """Sure that there is one, that is; not that it exceeds half a percent."""
+    assert decide(a_standing(ratio, 0.0005, ratio_degrees=100), family=4) == verdict
+    assert decide(a_standing(ratio, 0.01, ratio_degrees=100), family=4) == "tie"
+
+
+def test_a_comparison_is_open_while_a_candidate_may_be_faster():
+    def comparison(noise, truth):
+        levels = {"b0": 0.0, "b1": 0.1, "c0": truth, "c1": 0.2}
+        return a_comparison(5, levels, noise=0.0001, process=noise)
+
+    assert is_open(comparison(0.02, -0.03))
+    assert not is_open(comparison(0.0001, -0.03))  # surely faster
+    assert not is_open(comparison(0.0001, -0.003))  # no difference worth a claim
+    assert not is_open(comparison(0.0001, 0.03))
+
+
+def test_a_comparison_whose_only_faster_candidate_failed_is_not_open():
+    comparison = a_comparison(5, {"b0": 0.0, "c0": -0.03}, noise=0.0001, process=0.02)
+    failure = Failure(kind="wrong", phase="check", message="off")
+    rounds = [dataclasses.replace(r, failures={"c0": failure}) for r in comparison.rounds[:1]]
+    failed = standings(comparison.contenders, [*rounds, *comparison.rounds[1:]])
+    assert (is_open(comparison), is_open(failed)) == (True, False)
 
 
 def test_least_effect_can_be_chosen():

@@ -3,10 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from thunder_tune.study import compare_now
-from thunder_tune.testing.fake_pool import FakePool, synthetic_description
-from thunder_tune.values.comparison import Contender
+from thunder_tune.testing.fake_pool import (
+    CostTable,
+    FakeClock,
+    FakePool,
+    synthetic_description,
+)
+from thunder_tune.values.comparison import Block, Contender, Round
 from thunder_tune.values.space import PROGRAM
+from thunder_tune.values.trial import Failure
 
 
 def contenders(*names):
@@ -60,6 +68,76 @@ def test_where_all_fail_all_are_tried_again(spec, dimensions, costs, observer):
         clock=pool.clock,
     )
     assert [len(job.contenders) for job in pool.compared] == [2, 2, 2]
+
+
+class TestExtraRounds:
+    """A candidate that measures 2 % faster, in processes that differ by 3 % or not at all."""
+
+    @pytest.fixture
+    def compare(self, spec, observer):
+        def compare(process, timeout_s=None, *, lasts_s=10.0):
+            clock = FakeClock()
+            pool = DifferingPool(process, clock=clock, lasts_s=lasts_s)
+            return compare_now(
+                spec().setting,
+                pool.contenders,
+                pool=pool,
+                observer=observer,
+                rounds=3,
+                extra_rounds=3,
+                timeout_s=timeout_s,
+                clock=clock,
+            )
+
+        return compare
+
+    def test_none_where_it_is_sure(self, compare, observer):
+        assert len(compare(0.0).rounds) == 3
+        assert observer.notices == []
+
+    def test_as_many_as_asked_where_it_is_not(self, compare, observer):
+        comparison = compare(0.03)
+        assert len({r.process_id for r in comparison.rounds}) == 6
+        assert observer.notices == ["not sure yet: 3 more rounds"]
+        assert [(i, total) for i, total, _ in observer.rounds][2:4] == [(2, 3), (3, 6)]
+
+    @pytest.mark.parametrize(("timeout_s", "rounds"), [(39.0, 3), (45.0, 4), (100.0, 6)])
+    def test_no_more_than_time_allows(self, compare, timeout_s, rounds):
+        assert len(compare(0.03, timeout_s).rounds) == rounds
+
+    def test_one_that_time_cuts_short_does_not_count(self, compare):
+        comparison = compare(0.03, 45.0, lasts_s=lambda number: 10.0 if number <= 3 else 20.0)
+        assert len(comparison.rounds) == 3
+        assert comparison.standing("c").failure is None
+
+
+class DifferingPool(FakePool):
+    """Every process makes the candidate faster or slower by the same amount, in turn."""
+
+    contenders = (
+        Contender(name="b", assignment={PROGRAM: "eager"}, is_baseline=True),
+        Contender(name="c", assignment={PROGRAM: "other"}),
+    )
+
+    def __init__(self, process, *, clock, lasts_s):
+        super().__init__(synthetic_description(()), CostTable(), clock=clock)
+        self._process = process
+        self._lasts_s = lasts_s if callable(lasts_s) else lambda number: lasts_s
+
+    def compare(self, job, timeout_s):
+        self.compared.append(job)
+        number = len(self.compared)
+        lasts_s = self._lasts_s(number)
+        self.clock.now_s += min(lasts_s, timeout_s)
+        late = Failure(kind="timeout", phase="time", message="planted timeout")
+        if lasts_s > timeout_s:
+            return Round(process_id=number, blocks=(), failures={"c": late})
+        faster = 0.98 * (1 + self._process * (-1) ** number)
+        blocks = tuple(
+            Block(contender=name, position=i, samples_ms=(ms,) * 3, started_at=float(i))
+            for i, (name, ms) in enumerate([("b", 1.0), ("c", faster)] * 4)
+        )
+        return Round(process_id=number, blocks=blocks)
 
 
 def test_the_seams_load_nothing_heavy():

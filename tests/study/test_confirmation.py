@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from thunder_tune.storage import TrialRecord
-from thunder_tune.study.confirmation import ROUNDS, entrants, estimate_s, schedule
+from thunder_tune.study.confirmation import ROUNDS, entrants, estimate_s, schedule, warm_up_s
 from thunder_tune.values.space import COMPOSED, FUSER, PROGRAM
 from thunder_tune.values.trial import Candidate, Failure, Timing, TrialResult
 

@@ -103,6 +103,28 @@ def test_among_faster_ones_the_simplest_of_the_tied_wins(timed, program):
     assert [w.standing.name for w in verdicts.ranked][-1] == "trial 3"
 
 
+def test_a_sure_claim_stands_though_a_noisier_program_measured_faster(timed, program):
+    slow = [(composed(f"trial {i}"), 25.0) for i in range(3, 10)]
+    best = [(composed("trial 1"), 12.0), (composed("trial 2"), 11.0)]
+    calm = timed([(baseline("eager"), 20.0), *best, *slow])
+    shaken = [
+        replace(r, blocks=tuple(shake(b, 1 + 0.2 * (i - 1)) for b in r.blocks))
+        for i, r in enumerate(calm.rounds)
+    ]
+    comparison = standings(calm.contenders, shaken)
+    verdicts = judge(comparison, program, "same")
+    first, second = verdicts.ranked[:2]
+    assert (first.standing.name, first.verdict) == ("trial 2", "tie")
+    assert (second.standing.name, second.verdict) == ("trial 1", "faster")
+    assert verdicts.best.standing.name == "trial 1"
+
+
+def shake(block, factor):
+    if block.contender != "trial 2":
+        return block
+    return replace(block, samples_ms=tuple(ms * factor for ms in block.samples_ms))
+
+
 def test_whoever_failed_or_is_wrong_here_does_not_win(timed, program):
     failure = Failure(kind="crash", phase="time", message="gone")
     comparison = timed(

@@ -11,6 +11,12 @@ error of a comparison, with (rounds - 1)(programs - 1) degrees of freedom where 
 has rounds - 1: three rounds are enough when several programs are compared. It supposes that
 programs scatter alike, so the pair's own scatter is taken instead where it is larger.
 Source: D. C. Montgomery, Design and Analysis of Experiments, 8th ed., section 4.1.
+
+A comparison may go on once: where a candidate measured faster and this is not sure yet, more
+rounds are run and all of them judged together. Each of the two looks may err half as often, so
+that together they err no more than one look would (Bonferroni; a group-sequential boundary would
+gain little for two looks). Source: C. Jennison and B. W. Turnbull, Group Sequential Methods with
+Applications to Clinical Trials, section 2.
 """
 
 from __future__ import annotations
@@ -33,7 +39,10 @@ from thunder_tune.values.comparison import (
 )
 
 FAMILY_WISE_ERROR = 0.01
-"""Chance that any of the compared candidates is called faster, or slower, by mistake."""
+"""Chance that any of the compared candidates is called faster than it is not, both looks taken
+together; the same for slower."""
+LOOKS = 2
+"""How often a comparison may be judged: after its first rounds, and after more of them."""
 MIN_EFFECT = 0.005
 """Relative differences below half a percent are ties: no user would feel them."""
 MIN_ROUNDS = 3
@@ -96,7 +105,7 @@ def paired_ratio(rounds: Sequence[Round], name: str, reference: str) -> PairedRa
     Returns:
         The ratio, or None where no round timed both.
     """
-    return _paired([_round_levels(r) for r in rounds], name, reference)
+    return _paired([_round_levels(_blocks(r)) for r in rounds], name, reference)
 
 
 def standings(
@@ -114,19 +123,26 @@ def standings(
     """
     for number, round_ in enumerate(rounds):
         _check_interleaved(round_, number)
-    medians = {c.name: _round_medians(rounds, c.name) for c in contenders}
+    timed_blocks = [_blocks(r) for r in rounds]
+    medians = {c.name: _round_medians(timed_blocks, c.name) for c in contenders}
     if reference is None:
         timed = [c.name for c in contenders if c.is_baseline and medians[c.name]]
         reference = min(timed, key=lambda n: median(medians[n]), default="")
     elif reference not in medians:
         raise InputError(f"unknown reference {reference!r}: use one of {', '.join(medians)}")
-    levels = [_round_levels(r) for r in rounds]
+    levels = [_round_levels(blocks) for blocks in timed_blocks]
     return Comparison(
         contenders=tuple(contenders),
         rounds=tuple(rounds),
         reference=reference,
         standings=tuple(
-            _standing(c.name, rounds, medians[c.name], _paired(levels, c.name, reference))
+            _standing(
+                c.name,
+                rounds,
+                ci95_ms=_latency_interval(timed_blocks, c.name, medians[c.name]),
+                medians=medians[c.name],
+                paired=_paired(levels, c.name, reference),
+            )
             for c in contenders
         ),
     )
@@ -135,9 +151,10 @@ def standings(
 def decide(standing: Standing, *, family: int, min_effect: float = MIN_EFFECT) -> Verdict:
     """Decide whether a contender is faster than the comparison's reference.
 
-    It is "faster" when the whole interval of its ratio lies below 1 - `min_effect`, "slower" when
-    it lies above 1 + `min_effect`. The interval's confidence is 1 - 0.01 / `family`, so that the
-    chance of any mistake among `family` candidates is at most 1 % (Bonferroni). Fewer than three
+    It is "faster" when the whole interval of its ratio lies below 1 and the ratio below
+    1 - `min_effect`, "slower" the other way round. The interval leaves out
+    0.01 / (2 looks x `family`) on either side, so that the chance of calling any of `family`
+    candidates faster that is not, at either look, is at most 1 % (Bonferroni). Fewer than three
     rounds with the reference decide nothing: a tie. A contender that failed in some round is never
     faster.
 
@@ -159,10 +176,23 @@ def decide(standing: Standing, *, family: int, min_effect: float = MIN_EFFECT) -
         degrees=standing.ratio_degrees,
         rounds=standing.rounds,
     )
-    low, high = paired.interval(1.0 - FAMILY_WISE_ERROR / family)
-    if high < 1.0 - min_effect and standing.failure is None:
+    low, high = paired.interval(1.0 - 2.0 * FAMILY_WISE_ERROR / (LOOKS * family))
+    if high < 1.0 and standing.ratio < 1.0 - min_effect and standing.failure is None:
         return "faster"
-    return "slower" if low > 1.0 + min_effect else "tie"
+    return "slower" if low > 1.0 and standing.ratio > 1.0 + min_effect else "tie"
+
+
+def is_open(comparison: Comparison) -> bool:
+    """Whether more rounds could make a claim: a candidate measured faster, but not surely so."""
+    family = max(1, len(comparison.contenders) - 1)
+    candidates = (comparison.standing(c.name) for c in comparison.contenders if not c.is_baseline)
+    return any(
+        standing.failure is None
+        and standing.ratio is not None
+        and standing.ratio < 1.0 - MIN_EFFECT
+        and decide(standing, family=family) == "tie"
+        for standing in candidates
+    )
 
 
 _Levels = Mapping[str, float]
@@ -175,7 +205,10 @@ class _RoundLevels:
     sweeps: Mapping[str, Sequence[float]]
 
 
-def _blocks(round_: Round) -> dict[str, list[Block]]:
+_Blocks = Mapping[str, Sequence[Block]]
+
+
+def _blocks(round_: Round) -> _Blocks:
     """Return the timed blocks of each contender in the order run."""
     found: dict[str, list[Block]] = {}
     for block in sorted(round_.blocks, key=lambda b: b.position):
@@ -184,10 +217,10 @@ def _blocks(round_: Round) -> dict[str, list[Block]]:
     return found
 
 
-def _round_levels(round_: Round) -> _RoundLevels:
+def _round_levels(timed: _Blocks) -> _RoundLevels:
     logs = {
         name: [math.log(max(median(b.samples_ms), 1e-9)) for b in blocks]
-        for name, blocks in _blocks(round_).items()
+        for name, blocks in timed.items()
     }
     count = max((len(values) for values in logs.values()), default=0)
     centres = [median(v[k] for v in logs.values() if k < len(v)) for k in range(count)]
@@ -255,14 +288,19 @@ def _within_one_round(
     )
 
 
-def _round_medians(rounds: Sequence[Round], name: str) -> list[float]:
+def _round_medians(rounds: Sequence[_Blocks], name: str) -> list[float]:
     """Return the median latency of each round that timed a contender, milliseconds."""
-    samples = ([x for b in _blocks(r).get(name, ()) for x in b.samples_ms] for r in rounds)
+    samples = ([x for b in timed.get(name, ()) for x in b.samples_ms] for timed in rounds)
     return [median(s) for s in samples if s]
 
 
 def _standing(
-    name: str, rounds: Sequence[Round], medians: Sequence[float], paired: PairedRatio | None
+    name: str,
+    rounds: Sequence[Round],
+    *,
+    ci95_ms: tuple[float, float] | None,
+    medians: Sequence[float],
+    paired: PairedRatio | None,
 ) -> Standing:
     accuracies = [r.accuracy[name] for r in rounds if name in r.accuracy]
     first_calls = [r.first_call_s[name] for r in rounds if name in r.first_call_s]
@@ -270,7 +308,7 @@ def _standing(
     return Standing(
         name=name,
         latency_ms=median(medians) if medians else None,
-        ci95_ms=_latency_interval(rounds, name, medians) if medians else None,
+        ci95_ms=ci95_ms,
         ratio=paired.ratio if paired else None,
         ratio_ci95=paired.interval() if paired and paired.degrees else None,
         accuracy=accuracies[-1] if accuracies else None,
@@ -285,12 +323,13 @@ def _standing(
 
 
 def _latency_interval(
-    rounds: Sequence[Round], name: str, medians: Sequence[float]
-) -> tuple[float, float]:
+    rounds: Sequence[_Blocks], name: str, medians: Sequence[float]
+) -> tuple[float, float] | None:
     """Return a t interval over rounds; with one round, the interval of its block medians."""
+    if not medians:
+        return None
     if len(medians) == 1:
-        timed = [median(b.samples_ms) for r in rounds for b in _blocks(r).get(name, ())]
-        return median_interval(timed)
+        return median_interval([median(b.samples_ms) for r in rounds for b in r.get(name, ())])
     logs = [math.log(max(m, 1e-9)) for m in medians]
     error = math.sqrt(variance(logs) / len(logs))
     reach = math.exp(min(student_quantile(0.975, len(logs) - 1) * error, 700.0))

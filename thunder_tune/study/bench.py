@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from thunder_tune.measure.statistics import standings
+from thunder_tune.measure.statistics import MIN_ROUNDS, is_open, standings
 from thunder_tune.study.budget import Clock
 from thunder_tune.study.observer import Observer
 from thunder_tune.study.pool import WorkerPool
 from thunder_tune.values.comparison import Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, Limits, Setting
+
+EXTRA_ROUNDS = 3
+"""Rounds that follow where the first ones leave a candidate's claim open."""
 
 
 def compare_now(
@@ -21,6 +24,7 @@ def compare_now(
     pool: WorkerPool,
     observer: Observer,
     rounds: int = 3,
+    extra_rounds: int = 0,
     blocks: int = 8,
     calls: int = 10,
     timeout_s: float | None = None,
@@ -35,6 +39,8 @@ def compare_now(
         pool: Runs each round.
         observer: Told of each round.
         rounds: Fresh processes, at least 3 for a claim.
+        extra_rounds: So many more at most, once, where a candidate measured faster and that is
+            not sure yet; as many as the time left allows at the pace of the first ones.
         blocks: Blocks of each contender in a round.
         calls: Timed calls in a block.
         timeout_s: Seconds for all rounds, or None for the setting's limits; each batch of rounds
@@ -47,32 +53,94 @@ def compare_now(
         for: they build side by side and take turns at the device. A contender that failed sits
         out the rounds that begin later, so that one that hangs costs its limit once.
     """
+    series = _Series(
+        setting,
+        contenders,
+        pool=pool,
+        observer=observer,
+        shape=(blocks, calls),
+        seed=seed,
+        ends_at=None if timeout_s is None else clock() + timeout_s,
+        clock=clock,
+    )
     started = clock()
-    entered = tuple(contenders)
-    done: list[Round] = []
-    while len(done) < rounds:
-        batch = range(len(done), min(rounds, len(done) + max(1, pool.capacity)))
-        longest_s = _longest_s(setting.limits, len(entered))
-        if timeout_s is not None:
-            left_s = timeout_s - (clock() - started)
-            share = len(batch) / (rounds - len(done))
-            longest_s = min(longest_s, max(1.0, left_s * share))
-        jobs = [
-            CompareJob(
-                setting=setting,
-                contenders=entered,
-                blocks=blocks,
-                calls=calls,
-                seed=seed * 1_000 + index + 1,
-            )
-            for index in batch
-        ]
-        for index, round_ in zip(batch, _side_by_side(pool, jobs, longest_s), strict=True):
-            done.append(round_)
-            observer.on_round(index, rounds, round_)
-            # Where all failed it was the process: all of them get another chance.
-            entered = tuple(c for c in entered if c.name not in round_.failures) or entered
-    return standings(tuple(contenders), tuple(done))
+    series.run(rounds)
+    found = standings(series.contenders, series.done)
+    if extra_rounds and rounds >= MIN_ROUNDS and is_open(found):
+        if more := series.affordable((clock() - started) / rounds, extra_rounds):
+            observer.on_notice(f"not sure yet: {more} more rounds")
+            series.run(more, extra=True)
+            found = standings(series.contenders, series.done)
+    return found
+
+
+class _Series:
+    """The rounds of one comparison."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        contenders: Sequence[Contender],
+        *,
+        pool: WorkerPool,
+        observer: Observer,
+        shape: tuple[int, int],
+        seed: int,
+        ends_at: float | None,
+        clock: Clock,
+    ) -> None:
+        self.contenders = tuple(contenders)
+        self.done: list[Round] = []
+        self._entered = self.contenders
+        self._setting = setting
+        self._pool = pool
+        self._observer = observer
+        self._shape = shape
+        self._seed = seed
+        self._ends_at = ends_at
+        self._clock = clock
+
+    def affordable(self, round_s: float, at_most: int) -> int:
+        """Return how many rounds of so many seconds fit into the time left."""
+        if self._ends_at is None:
+            return at_most
+        left_s = self._ends_at - self._clock()
+        return max(0, min(at_most, int(left_s / max(round_s, 1e-9))))
+
+    def run(self, rounds: int, *, extra: bool = False) -> None:
+        """Run so many rounds; of extra ones those that time cuts short do not count."""
+        begun = 0
+        total = len(self.done) + rounds
+        while begun < rounds:
+            size = min(rounds - begun, max(1, self._pool.capacity))
+            jobs = [self._job(total - rounds + begun + i + 1) for i in range(size)]
+            longest_s = self._longest_s(size / (rounds - begun))
+            for round_ in _side_by_side(self._pool, jobs, longest_s):
+                begun += 1
+                if extra and any(f.kind == "timeout" for f in round_.failures.values()):
+                    continue
+                self.done.append(round_)
+                self._observer.on_round(len(self.done) - 1, total, round_)
+                # Where all failed it was the process: all of them get another chance.
+                able = (c for c in self._entered if c.name not in round_.failures)
+                self._entered = tuple(able) or self._entered
+
+    def _job(self, number: int) -> CompareJob:
+        blocks, calls = self._shape
+        return CompareJob(
+            setting=self._setting,
+            contenders=self._entered,
+            blocks=blocks,
+            calls=calls,
+            seed=self._seed * 1_000 + number,
+        )
+
+    def _longest_s(self, share: float) -> float:
+        """Return the seconds that a batch may take: a share of what is left."""
+        longest_s = _limit_s(self._setting.limits, len(self._entered))
+        if self._ends_at is None:
+            return longest_s
+        return min(longest_s, max(1.0, (self._ends_at - self._clock()) * share))
 
 
 def _side_by_side(
@@ -91,6 +159,6 @@ def _side_by_side(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _longest_s(limits: Limits, contenders: int) -> float:
+def _limit_s(limits: Limits, contenders: int) -> float:
     once_s = limits.start_s + limits.load_s + limits.capture_s
     return once_s + contenders * (limits.compile_s + limits.check_s + limits.time_s)

@@ -12,7 +12,7 @@ from thunder_tune.errors import ConflictError, ThunderTuneError
 from thunder_tune.storage import Database
 from thunder_tune.study import confirmation
 from thunder_tune.study.baselines import baseline_candidates, baseline_name
-from thunder_tune.study.bench import compare_now
+from thunder_tune.study.bench import EXTRA_ROUNDS, compare_now
 from thunder_tune.study.budget import Budget, Clock
 from thunder_tune.study.dispatch import Dispatcher, Flight
 from thunder_tune.study.journal import Journal
@@ -256,6 +256,7 @@ class _Run:
             pool=self._pool,
             observer=self._observer,
             rounds=confirmation.ROUNDS,
+            extra_rounds=EXTRA_ROUNDS,
             blocks=plan.blocks,
             calls=plan.calls,
             timeout_s=plan.timeout_s,

@@ -140,7 +140,8 @@ def _simplest_tied(
     """
     if not by_latency:
         return None
-    mark = by_latency[0]
+    claimed = [c for c in by_latency if _verdict(comparison, c) == "faster"]
+    mark = next(iter(claimed), by_latency[0])
     claim = _verdict(comparison, mark)
     if claim != "faster":
         mark = next((c for c in by_latency if c.name == comparison.reference), mark)
