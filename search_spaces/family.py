@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from thunder_tune.executors import computes_in
 from thunder_tune.measure.policies import Policy
 from thunder_tune.values.program import Program
 from thunder_tune.values.source import ModelSource
@@ -29,6 +30,12 @@ class Context:
     policy: Policy
     viable: Callable[[str, str], str]
     back_end_reason: Callable[[str], str]
+
+    def refusal(self, class_id: str, target: str) -> str:
+        """Return "" or the reason why a class is not offered a target: policy, device, shape."""
+        computes = computes_in(target)
+        reason = self.policy.allows_dtype(self.source.dtype, computes) if computes else ""
+        return reason or self.viable(class_id, target)
 
 
 class Family(Protocol):

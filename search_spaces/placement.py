@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from thunder_tune.executors import OPERATOR_EXECUTORS
+from thunder_tune.executors import executors_for
 from thunder_tune.search_spaces.family import Context, dimension
 from thunder_tune.values.plan import FUSERS, moves_only
 from thunder_tune.values.program import CellClass
@@ -17,7 +17,7 @@ def executors(context: Context) -> Iterable[Dimension]:
         if cell_class.is_anchor and not _moves_only(context, cell_class):
             targets = (
                 *FUSERS,
-                *(e.name for e in OPERATOR_EXECUTORS if not e.kinds or cell_class.kind in e.kinds),
+                *(e.name for e in executors_for(cell_class.kind)),
             )
             yield from _dimension(context, cell_class, EXECUTOR, "executor", targets)
 
@@ -37,7 +37,7 @@ def _moves_only(context: Context, cell_class: CellClass) -> bool:
 def _dimension(
     context: Context, cell_class: CellClass, prefix: str, family: str, targets: Iterable[str]
 ) -> Iterable[Dimension]:
-    offers = [(target, context.viable(cell_class.id, target)) for target in targets]
+    offers = [(target, context.refusal(cell_class.id, target)) for target in targets]
     found = dimension(prefix + cell_class.id, family, offers)
     if found is not None:
         yield found

@@ -123,7 +123,7 @@ def runnable(compiled: CompiledGraph, plan: Plan, static_inputs: Sequence[bool])
     run = compiled.run
     if plan.cuda_graphs == "whole":
         run = CudaGraphed(run, static_inputs, compiled.packs)
-    elif compiled.packs is not None:
+    else:
         run = _with_packs(run, compiled.packs)
     if plan.float32_matmul == "tf32":
         run = _in_tf32(run)

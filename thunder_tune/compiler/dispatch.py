@@ -23,6 +23,7 @@ from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.executors import OPERATOR_EXECUTORS, PackStore, operator_executor
+from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.plan import FUSERS, Plan
@@ -37,15 +38,15 @@ class CompiledGraph:
         run: Takes the graph's inputs, returns its outputs.
         places: For each op that computes, the names of the executors its parts run on.
         forward: The executable forward trace, for inspection.
-        backward: The executable backward trace, or None.
         packs: Weights that its kernels keep in another form.
+        backward: The executable backward trace, or None.
     """
 
     run: Graph
     places: Mapping[int, frozenset[str]]
     forward: TraceCtx
+    packs: PackStore
     backward: TraceCtx | None = None
-    packs: PackStore | None = None
 
 
 def executors_for(plan: Plan) -> list[Executor]:
@@ -74,12 +75,12 @@ def compile_graph(
         training: Whether to build the backward graph too.
     """
     executors = executors_for(plan)
-    packs = PackStore() if plan.rewritings else None
+    packs = PackStore()
     data = CompileData(fn=graph, executors_list=executors, disable_preprocessing=True)
-    with compile_data_and_stats(data, CompileStats()):
-        trace = rewrite(tagged(graph.trace, indices, plan.precision), plan, packs)
+    with compile_data_and_stats(data, CompileStats()), packs.active():
+        trace = rewrite(tagged(graph.trace, indices, plan.precision), plan)
         if training:
-            return _with_backward(trace, executors)
+            return _with_backward(trace, executors, packs)
         forward = thunder.transform_for_execution(trace, executors_list=executors)[-1]
         return CompiledGraph(
             run=forward.python_callable(),
@@ -89,7 +90,9 @@ def compile_graph(
         )
 
 
-def _with_backward(trace: TraceCtx, executors: Sequence[Executor]) -> CompiledGraph:
+def _with_backward(
+    trace: TraceCtx, executors: Sequence[Executor], packs: PackStore
+) -> CompiledGraph:
     joint = grad_transform_on_trace(dce(wrap_return_value_together_with_arguments(trace)))
     joint = thunder.transform_for_execution(
         joint, executors_list=executors, use_del_last_used=False
@@ -104,6 +107,7 @@ def _with_backward(trace: TraceCtx, executors: Sequence[Executor]) -> CompiledGr
         run=differentiable(forward.python_callable(), run_backward),
         places=_places(forward),
         forward=forward,
+        packs=packs,
         backward=backward,
     )
 
@@ -113,7 +117,8 @@ def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:
 
     def visit(bsym: BoundSymbol, place: str) -> None:
         index = op_index(bsym)
-        if index is not None and not is_view(bsym):
+        # Quantization is part of an op, and may lie in a region beside it.
+        if index is not None and bsym.sym.id != quantize_rows.id and not is_view(bsym):
             found.setdefault(index, set()).add(place)
 
     for bsym in trace.bound_symbols:

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from thunder.core.proxies import Variable, variableify
+from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.extend import FusionExecutor
 
-from thunder_tune.compiler.fusers import Fuser, FusionInputs
+from thunder_tune.compiler.fusers import Fuser, FusionInputs, InductorFuser
 from thunder_tune.compiler.tagging import op_index
+from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.kinds import STRUCTURAL, is_view
+
+_QUANTIZATION = -1
+"""Stands for a region's number where a quantization has none to go to."""
 
 
 @dataclass
@@ -41,12 +45,18 @@ class RegionFuser(FusionExecutor):
         super().__init__("thunder_tune_regions", version="1")
         self._region_of = region_of
         self._fusers = fusers
+        self._quantizer = InductorFuser()
         self._number = 0
         self._asked: Fuser | None = None
 
     def _region(self, bsym: BoundSymbol) -> int | None:
+        if bsym.sym.id == quantize_rows.id:
+            return _QUANTIZATION
         index = op_index(bsym)
         return self._region_of.get(index) if index is not None else None
+
+    def _fuser(self, region: int) -> Fuser:
+        return self._quantizer if region == _QUANTIZATION else self._fusers[region]
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
         """Execute nothing op by op."""
@@ -58,7 +68,7 @@ class RegionFuser(FusionExecutor):
         self._asked = None
         if region is None or bsym.sym.is_fusion:
             return False
-        self._asked = self._fusers[region]
+        self._asked = self._fuser(region)
         return self._asked.can_fuse(bsym)
 
     def get_execution_transform(self, bsym: BoundSymbol) -> Callable[..., Any] | None:
@@ -72,15 +82,16 @@ class RegionFuser(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Replace the bound symbols of each region by one fusion."""
         result = from_trace(trace)
-        users = _users(trace.bound_symbols)
+        bsyms = _quantized_once(trace.bound_symbols)
+        users = _users(bsyms)
         position = 0
-        for group in self._groups(trace.bound_symbols):
+        for group in self._groups(bsyms):
             last = position + len(group.bsyms)
             if group.region is None or all(is_view(b) for b in group.bsyms):
                 result.bound_symbols += group.bsyms
             else:
                 inputs = _fusion_inputs(group.bsyms, users, position, last)
-                fusion = self._fusers[group.region].fuse(inputs, self._number, self)
+                fusion = self._fuser(group.region).fuse(inputs, self._number, self)
                 self._number += 1
                 result.bound_symbols.append(fusion)
             position = last
@@ -94,25 +105,47 @@ class RegionFuser(FusionExecutor):
             backward = has_tags(bsym, {BoundSymbolTag.BACKWARD})
             region = self._region(bsym) if self.can_fuse(bsym) else None
             open_ = groups[-1] if groups else None
-            adopted = (
-                region is None
-                and open_ is not None
-                and open_.region is not None
-                and open_.backward
-                and backward
-                and op_index(bsym) is None
-                and bsym.sym.id not in STRUCTURAL
-                and self._fusers[open_.region].can_fuse(bsym)
-            )
-            # The additions that gather gradients carry no op's tag: they go with what precedes
-            # them, since they would cut the region otherwise.
-            if adopted and open_ is not None:
+            if open_ is not None and self._adopts(open_, bsym, region, backward):
                 open_.bsyms.append(bsym)
             elif open_ is not None and (open_.region, open_.backward) == (region, backward):
                 open_.bsyms.append(bsym)
             else:
                 groups.append(_Group(region, backward, [bsym]))
         return groups
+
+    def _adopts(
+        self, open_: _Group, bsym: BoundSymbol, region: int | None, backward: bool
+    ) -> bool:
+        """Whether an op of no region of its own goes with what precedes it.
+
+        The additions that gather gradients carry no op's tag and would cut the region otherwise;
+        a quantization is cheap where the values it reads are made.
+        """
+        if open_.region is None or open_.backward != backward:
+            return False
+        gathers = (
+            region is None
+            and backward
+            and op_index(bsym) is None
+            and bsym.sym.id not in STRUCTURAL
+        )
+        return (gathers or region == _QUANTIZATION) and self._fuser(open_.region).can_fuse(bsym)
+
+
+def _quantized_once(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """Drop quantizations of what is quantized already."""
+    first: dict[str, BoundSymbol] = {}
+    same: dict[Variable, Proxy] = {}
+    kept = []
+    for bsym in bsyms:
+        if bsym.sym.id == quantize_rows.id:
+            before = first.setdefault(bsym.args[0].name, bsym)
+            if before is not bsym:
+                for proxy, known in zip(bsym.flat_proxy_outs, before.flat_proxy_outs, strict=True):
+                    same[variableify(proxy)] = known
+                continue
+        kept.append(bsym.from_bsym_swap_proxies(same) if same else bsym)
+    return kept
 
 
 def _users(bsyms: Sequence[BoundSymbol]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import torch
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.executors.float8 import float8_executor
 from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matmul_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
@@ -26,6 +27,7 @@ class OperatorExecutorInfo:
         module: Python module that must be importable, or "".
         extra: Extra of thunder-tune that brings it, or "".
         trains: Whether it has a gradient rule, its own or Thunder's.
+        computes: Type it computes in, or "": the type of its inputs.
     """
 
     name: str
@@ -35,6 +37,7 @@ class OperatorExecutorInfo:
     module: str = ""
     extra: str = ""
     trains: bool = True
+    computes: str = ""
 
 
 OPERATOR_EXECUTORS = (
@@ -72,6 +75,13 @@ OPERATOR_EXECUTORS = (
         trains=False,
     ),
     OperatorExecutorInfo(
+        name="float8",
+        thunder_name=float8_executor.name,
+        kinds=("linear", "packed_linear"),
+        trains=False,
+        computes="float8_e4m3fn",
+    ),
+    OperatorExecutorInfo(
         name="folded_conv",
         thunder_name=folded_conv_executor.name,
         kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
@@ -100,6 +110,23 @@ OPERATOR_EXECUTORS = (
 )
 
 _BY_NAME = {info.name: info for info in OPERATOR_EXECUTORS}
+
+
+def executors_for(kind: str, *, only: bool = False) -> tuple[OperatorExecutorInfo, ...]:
+    """Return the executors that implement a kind of op or rewrite.
+
+    Args:
+        kind: Of anchor, or name of a rewrite.
+        only: Leave out those that implement every anchor.
+    """
+    return tuple(
+        info for info in OPERATOR_EXECUTORS if kind in info.kinds or not (info.kinds or only)
+    )
+
+
+def computes_in(name: str) -> str:
+    """Return the type that an executor computes in, or "": the type of its inputs."""
+    return _BY_NAME[name].computes if name in _BY_NAME else ""
 
 
 def operator_executor(name: str) -> Executor | None:

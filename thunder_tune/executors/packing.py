@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +21,7 @@ T = TypeVar("T")
 Weights = Sequence["torch.Tensor | None"]
 
 _ids = itertools.count(1)
+_active: ContextVar[int] = ContextVar("store", default=0)
 _stores: weakref.WeakValueDictionary[int, PackStore] = weakref.WeakValueDictionary()
 
 
@@ -52,10 +55,24 @@ class PackStore:
         packed: T = found[2]
         return packed
 
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Be the store of what is dispatched inside the block."""
+        token = _active.set(self.id)
+        try:
+            yield
+        finally:
+            _active.reset(token)
+
     @property
     def is_stale(self) -> bool:
         """Whether a weight has changed since it was packed."""
         return any(_state(weights) != state for weights, state, _ in self._packed.values())
+
+
+def active_store() -> int:
+    """Return the number of the store of what is being dispatched; 0: it will not run."""
+    return _active.get()
 
 
 def packs(store: int) -> PackStore:

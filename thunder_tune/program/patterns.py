@@ -151,7 +151,8 @@ class Siblings:
 
 def _takes_once(bsym: BoundSymbol, before: BoundSymbol) -> bool:
     values = (*bsym.args, *bsym.kwargs.values())
-    return sum(isinstance(x, Proxy) and x.name == before.output.name for x in values) == 1
+    count: int = sum(isinstance(x, Proxy) and x.name == before.output.name for x in values)
+    return count == 1
 
 
 def _adds_plainly(bsym: BoundSymbol) -> bool:

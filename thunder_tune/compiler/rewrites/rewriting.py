@@ -12,27 +12,27 @@ from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.folded_conv import conv_bn
 from thunder_tune.executors.linear_gelu import linear_gelu
 from thunder_tune.executors.packed_linear import packed_linear
-from thunder_tune.executors.packing import PackStore
+from thunder_tune.executors.packing import active_store
 from thunder_tune.program.patterns import PATTERN_OF, Siblings
 from thunder_tune.values.plan import Plan, Rewriting
 
 Composed = tuple[Symbol, tuple[Any, ...], dict[str, Any]]
 
 
-def _linear_gelu(members: Sequence[BoundSymbol], store: int) -> Composed:
+def _linear_gelu(members: Sequence[BoundSymbol]) -> Composed:
     linear, gelu = members
     x, weight, bias = _arguments(linear, "input", "weight", "bias")
     approximate = gelu.kwargs.get("approximate", gelu.args[1] if len(gelu.args) > 1 else "none")
     return linear_gelu, (x, weight, bias), {"approximate": approximate}
 
 
-def _packed_linear(members: Sequence[BoundSymbol], store: int) -> Composed:
+def _packed_linear(members: Sequence[BoundSymbol]) -> Composed:
     linears = [_arguments(linear, "input", "weight", "bias") for linear in members]
     inputs, weights, biases = zip(*linears, strict=True)
-    return packed_linear, (inputs[0], weights, biases, store), {}
+    return packed_linear, (inputs[0], weights, biases, active_store()), {}
 
 
-def _conv_bn(members: Sequence[BoundSymbol], store: int) -> Composed:
+def _conv_bn(members: Sequence[BoundSymbol]) -> Composed:
     conv, norm, *others = members
     x, weight, bias, stride, padding, dilation, groups = _arguments(
         conv, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
@@ -53,28 +53,22 @@ def _conv_bn(members: Sequence[BoundSymbol], store: int) -> Composed:
         bool(others),
     )
     state = (mean, variance, gamma, beta)
-    return conv_bn, (x, weight, bias, state, residual, *settings, store), {}
+    return conv_bn, (x, weight, bias, state, residual, *settings, active_store()), {}
 
 
-REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol], int], Composed]] = {
+REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "linear_gelu": _linear_gelu,
     "packed_linear": _packed_linear,
     "conv_bn_add_relu": _conv_bn,
     "conv_bn_relu": _conv_bn,
     "conv_bn": _conv_bn,
 }
-"""Rewrite -> composite symbol and its arguments, from the ops of a site and a pack store."""
+"""Rewrite -> composite symbol and its arguments, from the ops of a site."""
 
 
-def composite_of(rewrite_name: str, members: Sequence[BoundSymbol], store: int = 0) -> BoundSymbol:
-    """Return the composite of a site: its results are the ops', its subsymbols are the ops.
-
-    Args:
-        rewrite_name: Key of `REWRITES`.
-        members: Ops of the site, in order.
-        store: Number of the candidate's packed weights; 0 where it will not run.
-    """
-    symbol, args, kwargs = REWRITES[rewrite_name](members, store)
+def composite_of(rewrite_name: str, members: Sequence[BoundSymbol]) -> BoundSymbol:
+    """Return the composite of a site: its results are the ops', its subsymbols are the ops."""
+    symbol, args, kwargs = REWRITES[rewrite_name](members)
     is_many = _stands_first(rewrite_name)
     output = tuple(m.output for m in members) if is_many else members[-1].output
     composite: BoundSymbol = symbol.bind(*args, **kwargs, output=output, subsymbols=list(members))
@@ -82,18 +76,13 @@ def composite_of(rewrite_name: str, members: Sequence[BoundSymbol], store: int =
     return composite
 
 
-def rewrite(trace: TraceCtx, plan: Plan, packs: PackStore | None) -> TraceCtx:
+def rewrite(trace: TraceCtx, plan: Plan) -> TraceCtx:
     """Apply a plan's rewritings to a tagged trace.
 
     The composite of a chain stands where its last op stood, nothing but that op having used the
     others; the composite of siblings where the first one stood, as their input is known there.
-
-    Args:
-        trace: Tagged.
-        plan: With the sites to rewrite.
-        packs: The candidate's packed weights; None: it has no site to rewrite.
     """
-    if packs is None:
+    if not plan.rewritings:
         return trace
     site_of = {op: site for site in plan.rewritings for op in site.ops}
     found: dict[int, BoundSymbol] = {}
@@ -109,7 +98,7 @@ def rewrite(trace: TraceCtx, plan: Plan, packs: PackStore | None) -> TraceCtx:
             result.bound_symbols.append(bsym)
         elif index == _place(site):
             members = [found[op] for op in site.ops]
-            result.bound_symbols.append(composite_of(site.rewrite, members, packs.id))
+            result.bound_symbols.append(composite_of(site.rewrite, members))
     result.set_provenance(TraceProvenance("Rewrites"))
     return result
 
