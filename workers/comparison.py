@@ -11,6 +11,7 @@ import time
 import torch
 
 from thunder_tune.measure.device_watch import DeviceWatch
+from thunder_tune.measure.host_pace import HostWatch
 from thunder_tune.measure.timing import time_block, warm_up
 from thunder_tune.values.comparison import Block, Contender, Round
 from thunder_tune.values.job import CompareJob
@@ -59,6 +60,7 @@ class _Round:
         self._deadline = deadline
         self._device = job.setting.source.device
         self._watch = DeviceWatch(torch.device(self._device))
+        self._host = HostWatch()
         self._attempts: dict[str, Attempt] = {}
         self._failures: dict[str, Failure] = {}
         self._blocks: list[Block] = []
@@ -84,7 +86,9 @@ class _Round:
                 for name in names:
                     if time.monotonic() >= self._deadline:
                         return
+                    self._host.observe()  # a block begins with a call that is not timed
                     self._time(name)
+                self._host.observe()
 
     def result(self) -> Round:
         """Return the round; a contender that failed has no blocks."""
@@ -100,7 +104,7 @@ class _Round:
             },
             peak_memory_bytes={n: a.peak_memory_bytes for n, a in built.items()},
             failures=self._failures,
-            marks=self._watch.marks(),
+            marks=(*self._watch.marks(), *self._host.marks()),
         )
 
     def _build(self, contender: Contender) -> None:

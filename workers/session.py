@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import torch
 from thunder_tune.compiler import viability
 from thunder_tune.compiler.backends import unavailable_reason
 from thunder_tune.machine import current_fingerprint
+from thunder_tune.measure.host_pace import BUSY_MARK
+from thunder_tune.measure.steps import Step
 from thunder_tune.measure.timing import time_step
 from thunder_tune.program import model_key
 from thunder_tune.search_spaces import build_space
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SHARE_FOR_ONE = 0.4
+"""Of the time that timing may take: a second timing begins if the first took no more."""
 _LEAK_SHARE = 0.05
 """Of the device's memory: a child that keeps more than this after a candidate is replaced."""
 
@@ -84,12 +89,7 @@ class TrialSession:
             bench = self._workbench(job.setting, clock)
             step = attempt.run(bench)
             with clock.during("time"):
-                timing = time_step(
-                    step,
-                    bench.timed_inputs,
-                    device=job.setting.source.device,
-                    request=job.setting.timing,
-                )
+                timing = _time(step, bench)
         except FAULTS as error:
             failure = self._fault(error, attempt.failure(error))
         attempt.close()
@@ -139,6 +139,25 @@ class TrialSession:
         left = _allocated_bytes() - self._idle_bytes
         _, total = torch.cuda.mem_get_info()
         self.is_spent = left > _LEAK_SHARE * total
+
+
+def _time(step: Step, bench: Workbench) -> Timing:
+    """Time a candidate; once more where the host was busy and the phase has time for it."""
+    setting = bench.setting
+    started = time.monotonic()
+
+    def timed() -> Timing:
+        return time_step(
+            step, bench.timed_inputs, device=setting.source.device, request=setting.timing
+        )
+
+    first = timed()
+    took_s = time.monotonic() - started
+    if BUSY_MARK not in first.marks or took_s > _SHARE_FOR_ONE * setting.limits.time_s:
+        return first
+    second = timed()
+    # A busy host makes calls slower, never faster.
+    return min(first, second, key=lambda t: (BUSY_MARK in t.marks, t.latency_ms))
 
 
 def _allocated_bytes() -> int:

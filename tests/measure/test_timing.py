@@ -31,10 +31,30 @@ class Clock:
         return self.now_ns / 1e9
 
 
+class Host:
+    """Stands in for the host's pace; notes how many calls were made when it was taken."""
+
+    def __init__(self):
+        self.seen, self.calls, self.found = [], [], ()
+
+    def observe(self):
+        self.seen.append(len(self.calls))
+
+    def marks(self):
+        return self.found
+
+
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch, host):
     fake = Clock()
     monkeypatch.setattr(timing, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def host(monkeypatch):
+    fake = Host()
+    monkeypatch.setattr(timing, "HostWatch", lambda: fake)
     return fake
 
 
@@ -129,6 +149,20 @@ def test_warm_up_is_counted_and_not_sampled(clock):
     found = time_step(step_of(clock, costs), INPUTS, device="cpu", request=asked)
     assert found.warmup_calls >= 10
     assert max(found.samples_ms) == 1.0
+
+
+def test_pace_of_the_host_is_taken_around_batches_and_a_call_after_it_is_not_timed(clock, host):
+    host.found = ("host-busy",)
+    noisy = step_of(clock, itertools.cycle([0.010, 0.016]), host.calls)
+    asked = request(precision=1e-6, max_s=2.0)
+    found = time_step(noisy, INPUTS, device="cpu", request=asked)
+    assert found.marks == ("host-busy",)
+    assert host.seen[0] == found.warmup_calls
+    assert host.seen[-1] == len(host.calls)
+    between = host.seen[1:-1]
+    assert 3 <= len(between) <= 4
+    untimed = 1 + len(between)
+    assert len(found.samples_ms) == len(host.calls) - found.warmup_calls - untimed
 
 
 def test_block_has_one_untimed_call_before(clock):

@@ -15,6 +15,9 @@ would give the host time to run ahead and hide the launch costs of programs of m
 Output. Held until the end of its call is recorded, then dropped; Python calls are not optimised
 away, and work on the stream is ordered. The garbage collector is off while timing.
 
+Host. Its pace is taken before the first batch of calls, after the last, and about twice a second
+between batches; one call after that is not timed. See `thunder_tune.measure.host_pace`.
+
 Stop. When the 95 % interval of the median is narrow enough, looked at after each growth of the
 sample by a fifth, or when time is up. Repeats of one process are correlated: the interval says how
 repeatable this process is, see `thunder_tune.measure.statistics` for claims.
@@ -35,6 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from thunder_tune.errors import InputError
 from thunder_tune.measure.device_watch import DeviceWatch
+from thunder_tune.measure.host_pace import HostWatch
 from thunder_tune.measure.statistics import median_interval
 from thunder_tune.measure.steps import Arguments, Inputs, Step
 from thunder_tune.values.job import TimingRequest
@@ -49,6 +53,8 @@ HOST_CALLS = 10
 WINDOW = 5
 STILL_FASTER = 0.02
 """Warm-up goes on while the fastest of a window beats all before by this share."""
+PACE_S = 0.5
+"""The host's pace is taken between batches after so many seconds."""
 FEWEST_CALLS = 3
 """Timed calls made even where one of them takes longer than the whole time allowed."""
 
@@ -72,23 +78,30 @@ def time_step(
     """
     place = torch.device(device)
     cycle = itertools.cycle(rotation(inputs, device=device))
-    watch = DeviceWatch(place)
+    watch, host = DeviceWatch(place), HostWatch()
     sample = _device_samples if place.type == "cuda" else _host_samples
     samples: list[float] = []
     gc.collect()
     with _without_collector():
         warmup_calls, call_s = _warm_up(step, cycle, place, max_s=max(0.5, request.max_s / 2))
         batch = max(1, min(MAX_IN_FLIGHT, int(BATCH_S / max(call_s, 1e-9))))
+        _take_pace(host, step, cycle, place)
         started, look_at = time.perf_counter(), request.min_repeats
+        pace_at = started + PACE_S
         while True:
             samples += sample(step, itertools.islice(cycle, batch), watch)
-            spent_s = time.perf_counter() - started
+            now = time.perf_counter()
+            spent_s = now - started
             if spent_s >= request.max_s and len(samples) >= FEWEST_CALLS:
                 break
             if len(samples) >= look_at:
                 if _half_width(samples) <= request.precision:
                     break
                 look_at = max(len(samples) + 1, len(samples) * 6 // 5)
+            if now >= pace_at:
+                _take_pace(host, step, cycle, place)
+                pace_at = time.perf_counter() + PACE_S
+        host.observe()
         host_ms = _host_ms(step, cycle) if place.type == "cuda" else None
     return Timing(
         samples_ms=tuple(samples),
@@ -97,7 +110,7 @@ def time_step(
         host_ms=host_ms,
         clock="device" if place.type == "cuda" else "host",
         warmup_calls=warmup_calls,
-        marks=watch.marks(),
+        marks=(*watch.marks(), *host.marks()),
     )
 
 
@@ -208,6 +221,14 @@ def _is_stable(times: Sequence[float]) -> bool:
     if len(times) < 2 * WINDOW:
         return False
     return min(times[-WINDOW:]) >= (1 - STILL_FASTER) * min(times[:-WINDOW])
+
+
+def _take_pace(host: HostWatch, step: Step, cycle: Iterator[Inputs], place: torch.device) -> None:
+    """Note the host's pace, then make a call that is not timed: caches are the step's again."""
+    host.observe()
+    step(next(cycle))
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
 
 
 def _host_samples(step: Step, inputs: Iterator[Inputs], watch: DeviceWatch) -> list[float]:
