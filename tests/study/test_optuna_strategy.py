@@ -149,6 +149,22 @@ class TestWarmStart:
             assert {(fuser, fuser, "none"), (fuser, fuser, "whole")} <= uniform
         assert any(a[LINEAR] == "cudnn" for a in composed)
 
+    def test_puts_kernels_among_what_fusers_do_best(self, dimensions):
+        rewrite, linear = "rewrite:packed_linear-0", f"{EXECUTOR}linear-0"
+        space = (
+            *dimensions(glue=1, anchors=0, fusers=("inductor", "torch")),
+            Dimension(name=linear, family="executor", choices=("inductor", "torch", "float8")),
+            Dimension(name=rewrite, family="rewrite", choices=("none", "packed_linear", "float8")),
+        )
+        found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
+        together = {(a[GLUE_0], a[linear], a[rewrite]) for a in found}
+        assert {
+            ("inductor", "torch", "none"),
+            ("inductor", "torch", "packed_linear"),
+            ("inductor", "torch", "float8"),
+            ("inductor", "float8", "float8"),
+        } <= together
+
     def test_is_empty_where_nothing_can_be_composed(self, dimensions):
         space = dimensions(glue=0, anchors=0, whole=("eager",))
         assert list(warm_starts(ledger_of(space))) == [{PROGRAM: "eager"}]

@@ -12,6 +12,7 @@ from thunder_tune.values.space import (
     EXECUTOR,
     FLOAT32_MATMUL,
     FUSER,
+    NO_REWRITE,
     PRECISION,
     PROGRAM,
     REWRITE,
@@ -23,10 +24,10 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs of one idea each, best bets first.
 
     The composed ones: the default; each fuser around matrix products that torch's libraries run,
-    with and without the kernels that span ops; each fuser wherever glue offers it, then wherever
-    anything does; each operator executor wherever it is offered; each lower precision wherever it
-    is offered. All of them with and without CUDA graphs where the space has these. Some resolve to
-    one plan; who measures them drops the repeats.
+    with and without the kernels that span ops, and around each operator executor wherever it is
+    offered; each fuser wherever glue offers it, then wherever anything does; each lower precision
+    wherever it is offered. All of them with and without CUDA graphs where the space has these.
+    Some resolve to one plan; who measures them drops the repeats.
     """
     for name in ledger.whole_programs:
         yield {PROGRAM: name}
@@ -43,20 +44,21 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
 def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
     yield {}
     glue = _offered(space, (FUSER,))
-    for fuser in glue:
-        if fuser in FUSERS:
-            around = {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
-            for kernels in _kernels(space):
-                yield {**around, **kernels}
-            yield around
+    fusers = [fuser for fuser in glue if fuser in FUSERS]
+    for fuser in fusers:
+        around = {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+        for kernels in _kernels(space):
+            yield {**around, **kernels}
+        yield around
+        if fuser == fusers[0]:
+            for executor in _offered(space, (EXECUTOR, REWRITE)):
+                if executor not in (*FUSERS, "torch", NO_REWRITE):
+                    yield {**around, **_uniform(space, (EXECUTOR, REWRITE), executor)}
     for fuser in glue:
         yield _uniform(space, (FUSER,), fuser)
     for target in _offered(space, (FUSER, EXECUTOR)):
         if target in glue:
             yield _uniform(space, (FUSER, EXECUTOR), target)
-    for executor in _offered(space, (EXECUTOR,)):
-        if executor not in FUSERS:
-            yield _uniform(space, (EXECUTOR,), executor)
     for compute in _offered(space, (PRECISION, FLOAT32_MATMUL)):
         yield _uniform(space, (PRECISION, FLOAT32_MATMUL), compute)
 
