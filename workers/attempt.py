@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -94,13 +93,13 @@ class Attempt:
 
     def _build(self, bench: Workbench, plan: Plan) -> Step:
         """Build the candidate and call it for the first time, which compiles it."""
-        started = time.perf_counter()
+        started = self._clock.now()
         capture = bench.capture(self._clock) if plan.is_composed else None
         built = self._built = build(bench.model, plan, capture)
         step = bench.step(built)
         step(bench.inputs)
         bench.synchronize()
-        self.first_call_s = time.perf_counter() - started
+        self.first_call_s = self._clock.now() - started
         self.applied = built.applied
         return step
 

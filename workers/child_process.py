@@ -91,6 +91,13 @@ class ChildProcess:
         """Whether the process runs."""
         return self._process.poll() is None
 
+    def stands_still(self) -> bool:
+        """Whether it was stopped, for another process of its device to be timed."""
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
+
     def memory_bytes(self) -> int:
         """Return the host memory of the child and its descendants: the sum of resident sizes.
 

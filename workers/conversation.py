@@ -73,6 +73,7 @@ def converse(
             answer = child.channel.receive(_LOOK_EVERY_S)
             if answer is None:
                 resume_abandoned()
+                watch.look(stands_still=child.stands_still())
             if answer is None and not child.is_alive():
                 failure = _died(child, watch)
             elif answer is None or answer.kind == "progress":

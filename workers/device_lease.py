@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from thunder_tune.workers.standstill import lease_path, roster_of
+from thunder_tune.errors import WorkerError
+from thunder_tune.workers.standstill import Roster, lease_path, roster_of
 
 _CORES_TO_SHARE = 8
 """From so many cores on, some are kept for the process that holds the lease."""
@@ -35,16 +36,23 @@ class DeviceLease:
 
     Args:
         device: "cuda" or "cpu".
+
+    Raises:
+        WorkerError: The folder for temporary files cannot be written.
     """
 
     def __init__(self, device: str) -> None:
         self._path = _path() if device == "cuda" else None
         self._depth = 0
         self._cores = sorted(os.sched_getaffinity(0))
-        if self._path is not None:
+        self._roster = roster_of(self._path) if self._path is not None else None
+        if self._roster is not None:
             self._work_on(reserved=False)
-            self._roster = roster_of(self._path)
-            self._roster.sign()
+            self._sign(self._roster)
+
+    def stood_still_s(self) -> float:
+        """Return the seconds that this process was stopped so far, for others to be timed."""
+        return self._roster.stood_still_s() if self._roster is not None else 0.0
 
     @contextmanager
     def held(self, waiting: Callable[[], None], *, quietly: bool = False) -> Iterator[None]:
@@ -55,7 +63,7 @@ class DeviceLease:
             quietly: Whether the other processes of the device stand still meanwhile; of effect
                 where the lease is not held already.
         """
-        if self._path is None or self._depth:
+        if self._path is None or self._roster is None or self._depth:
             yield
             return
         with self._path.open("a") as file:
@@ -72,6 +80,15 @@ class DeviceLease:
             finally:
                 self._depth -= 1
                 self._work_on(reserved=False)
+
+    def _sign(self, roster: Roster) -> None:
+        try:
+            roster.sign()
+        except OSError as error:
+            raise WorkerError(
+                f"cannot keep the lease of the device: {error.strerror}: {error.filename}: set "
+                "TMPDIR to a folder of your own"
+            ) from error
 
     def _work_on(self, *, reserved: bool) -> None:
         """Move this thread to the reserved cores, or away from them."""

@@ -50,7 +50,7 @@ class PhaseWatch:
         self.subject = ""
         self._limits = limits
         self._deadline = deadline
-        self._since = since
+        self._since = self._looked = since
         self.limit_s = self._limit()
         self._seconds: dict[str, float] = {}
 
@@ -66,6 +66,15 @@ class PhaseWatch:
         self.phase = cast(Phase, progress.phase)
         self.subject = progress.subject
         self.limit_s = self._limit()
+
+    def look(self, *, stands_still: bool) -> None:
+        """Note whether the child is stopped; the time since the last look then is a wait."""
+        now = time.monotonic()
+        if stands_still:
+            idle_s = now - max(self._looked, self._since)
+            self._since += idle_s
+            self._seconds["wait"] = self._seconds.get("wait", 0.0) + idle_s
+        self._looked = now
 
     def overdue(self) -> str:
         """Say which limit has run out, or ""."""

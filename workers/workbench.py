@@ -54,7 +54,7 @@ class PhaseClock:
         device = self.leased(subject, quietly=phase == "time") if needs_device else nullcontext()
         with device:
             self._begin(phase, subject)
-            started = time.perf_counter()
+            started = self._now()
             try:
                 yield
             finally:
@@ -63,8 +63,8 @@ class PhaseClock:
     @contextmanager
     def leased(self, subject: str = "", *, quietly: bool = False) -> Iterator[None]:
         """Hold the device lease; the wait for it is a phase of its own."""
-        started = time.perf_counter()
         lease = lease_of(self._device)
+        started = self._now()
         with lease.held(lambda: self._begin("wait", subject), quietly=quietly):
             self._add("wait", started)
             yield
@@ -73,9 +73,20 @@ class PhaseClock:
         self.phase = phase
         self._tell(Progress(phase=phase, subject=subject))
 
-    def _add(self, phase: Phase, started: float) -> None:
-        spent = time.perf_counter() - started
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+    def now(self) -> float:
+        """Return seconds from a fixed moment, those left out in which this process was stopped."""
+        elapsed, stood_still = self._now()
+        return elapsed - stood_still
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter(), lease_of(self._device).stood_still_s()
+
+    def _add(self, phase: Phase, started: tuple[float, float]) -> None:
+        """Count the seconds since then for a phase, but those of standing still as a wait."""
+        elapsed, stood_still = (now - then for now, then in zip(self._now(), started, strict=True))
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + elapsed - stood_still
+        if stood_still > 0.0:
+            self.seconds["wait"] = self.seconds.get("wait", 0.0) + stood_still
 
     @contextmanager
     def during_of_model(self, phase: Phase) -> Iterator[None]:

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from ast import literal_eval
 
 import pytest
 
+from thunder_tune.errors import WorkerError
 from thunder_tune.workers import device_lease, standstill
 from thunder_tune.workers.device_lease import DeviceLease
 
@@ -79,6 +81,13 @@ def test_the_holder_gets_cores_of_its_own_on_a_large_machine(path, monkeypatch):
     assert os.sched_getaffinity(0) == set(cores[1:])
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(path, monkeypatch):
+    monkeypatch.setattr(os, "getsid", lambda process: os.getpid())
+    path.with_suffix(".roster").write_text("in the way")
+    with pytest.raises(WorkerError, match=r"^cannot keep the lease .*\.roster: set TMPDIR to a"):
+        DeviceLease("cuda")
+
+
 def test_a_cpu_has_none(monkeypatch):
     monkeypatch.setattr(device_lease, "_path", lambda: pytest.fail("no device to lease"))
     with DeviceLease("cpu").held(lambda: pytest.fail("nothing to wait for")):
@@ -95,12 +104,19 @@ class TestStandingStill:
         code = (
             "import pathlib, time; from thunder_tune.workers import device_lease as d; "
             f"p = pathlib.Path({str(path)!r}); d._path = lambda: p; "
-            "lease = d.DeviceLease('cuda')\n"
+            "d.lease_of = lambda device, lease=d.DeviceLease('cuda'): lease\n"
+            "from thunder_tune.workers import workbench as w; w.lease_of = d.lease_of\n"
+            "clock = w.PhaseClock(lambda progress: None, 'cuda')\n"
             f"file = open({str(tmp_path / 'ticks')!r}, 'w', buffering=1)\n"
-            "while True: file.write('.'); file.flush(); time.sleep(0.01)"
+            "while True:\n"
+            "    with clock.during('compile'): file.write('.'); file.flush(); time.sleep(0.01)\n"
+            f"    new = pathlib.Path({str(tmp_path / 'new')!r})\n"
+            "    new.write_text(repr((clock.now(), clock.seconds)))\n"
+            f"    new.replace({str(tmp_path / 'clock')!r})"
         )
         with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
             self.ticks = tmp_path / "ticks"
+            self.clock = tmp_path / "clock"
             assert self.grows(within_s=60)
             yield process
             process.kill()
@@ -143,14 +159,31 @@ class TestStandingStill:
         standstill.resume_abandoned()
         assert self.grows(within_s=10)
 
+    def test_who_stands_still_counts_it_as_a_wait(self, worker):
+        begins = time.perf_counter()
+        with DeviceLease("cuda").held(int, quietly=True):
+            time.sleep(1.0)
+        ends = time.perf_counter()
+        assert self.grows(within_s=10)
+        assert self.grows(within_s=10)
+        now, seconds = literal_eval(self.clock.read_text())
+        assert 1.0 <= seconds["wait"] <= ends - begins
+        assert now <= time.perf_counter() - seconds["wait"]
+
+    def test_a_number_that_is_another_processs_here_is_left_alone(self, worker, path):
+        (signed,) = path.with_suffix(".roster").iterdir()
+        signed.rename(signed.with_name(f"{worker.pid}-1"))  # as if it began at another moment
+        with DeviceLease("cuda").held(int, quietly=True):
+            assert self.grows(within_s=10)
+
     def test_the_dead_leave_the_roster(self, worker, path):
         roster = standstill.roster_of(path)
-        assert roster._living() == [worker.pid]
+        assert list(roster._living()) == [worker.pid]
         worker.kill()
         worker.wait()
-        assert roster._living() == []
+        assert roster._living() == {}
 
     def test_who_is_not_the_first_of_its_session_does_not_sign(self, path, monkeypatch):
         monkeypatch.setattr(os, "getsid", lambda process: os.getppid())
         DeviceLease("cuda")
-        assert standstill.roster_of(path)._living() == []
+        assert standstill.roster_of(path)._living() == {}

@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+import time
+
+import psutil
 import pytest
 
 from thunder_tune.errors import WorkerError
-from thunder_tune.testing.pool_contract import WorkerPoolContract, run, trial
+from thunder_tune.testing.pool_contract import (
+    PATIENCE_S,
+    SETTING,
+    WorkerPoolContract,
+    collect,
+    run,
+    trial,
+)
 from thunder_tune.testing.scripted_session import SCRIPTED_SESSION
+from thunder_tune.values.job import Limits, Setting
 from thunder_tune.workers import InlinePool
+
+
+def the_child():
+    return next(p for p in psutil.Process().children() if "trial_process" in str(p.cmdline()))
 
 
 class TestInlinePool(WorkerPoolContract):
@@ -27,11 +42,26 @@ def test_a_closed_pool_takes_no_jobs():
 
 
 def test_close_during_a_job_leaves_no_process(tmp_path):
-    import psutil
-
     pool = InlinePool(log_folder=str(tmp_path), session=SCRIPTED_SESSION)
     assert run(pool, trial()).state == "complete"
-    child = next(p for p in psutil.Process().children() if "trial_process" in str(p.cmdline()))
+    child = the_child()
     pool.submit(trial("hang"))
     pool.close()
     assert not child.is_running()
+
+
+def test_a_child_that_stands_still_is_not_overdue():
+    pool = InlinePool(session=SCRIPTED_SESSION)
+    brief = Setting(source=SETTING.source, limits=Limits(compile_s=1.0))
+    assert run(pool, trial(setting=brief)).state == "complete"
+    child = the_child()
+    pool.submit(trial("stop", setting=brief))
+    deadline = time.monotonic() + PATIENCE_S
+    while child.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert pool.wait(2.0) == []
+    child.resume()
+    (result,) = collect(pool, 1).values()
+    assert result.state == "complete"
+    pool.close()

@@ -38,6 +38,10 @@ class Acts:
         """Wait for ever."""
         threading.Event().wait()
 
+    def stop(self) -> None:
+        """Stand still until someone lets it go on."""
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def spin(self) -> None:
         """Hold the interpreter for ever in native code, where no Python signal handler runs."""
         ctypes.PyDLL(None).pause()
