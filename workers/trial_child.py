@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from thunder_tune.errors import WorkerError
-from thunder_tune.values.comparison import Round
+from thunder_tune.values.comparison import NOT_REACHED, Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
 from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure, TrialResult
@@ -223,5 +223,5 @@ def _not_reached(timeout_s: float) -> Failure:
         kind="timeout",
         phase="time",
         message=f"not reached within the {timeout_s:.3g} s of the comparison",
-        group="not reached within the time of the comparison",
+        group=NOT_REACHED,
     )

@@ -18,7 +18,7 @@ from thunder_tune.measure.statistics import (
     paired_ratio,
     standings,
 )
-from thunder_tune.values.comparison import Block, Contender, Round, Standing
+from thunder_tune.values.comparison import NOT_REACHED, Block, Contender, Round, Standing
 from thunder_tune.values.trial import Accuracy, Failure
 
 CALLS = 5
@@ -289,6 +289,20 @@ def test_what_rounds_say_beside_times_is_collected():
     assert standing.failure == failure
     assert standing.rounds == 2
     assert comparison.standing("b1").peak_memory_bytes is None
+
+
+def test_a_turn_that_did_not_come_is_a_failure_only_of_who_was_never_timed():
+    late = Failure(kind="timeout", phase="time", message="too late", group=NOT_REACHED)
+    died = Failure(kind="crash", phase="time", message="died")
+    blocks = blocks_of(["b1", "c", "c", "b1"], TIMES)
+    rounds = [
+        Round(process_id=1, blocks=(), failures=dict.fromkeys(("b1", "c", "d"), late)),
+        Round(process_id=2, blocks=blocks, failures={"d": late}),
+        Round(process_id=3, blocks=blocks_of(["b1", "b1"], TIMES), failures={"c": died}),
+    ]
+    comparison = standings(contenders_of("b1", "c", "d"), rounds)
+    failures = {s.name: s.failure for s in comparison.standings}
+    assert failures == {"b1": None, "c": died, "d": late}
 
 
 @pytest.mark.parametrize("order", ["AABB", "AAABBB", "ABBBA", "AABCBC"])

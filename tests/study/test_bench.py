@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from thunder_tune.testing.fake_pool import (
     FakePool,
     synthetic_description,
 )
-from thunder_tune.values.comparison import Block, Contender, Round
+from thunder_tune.values.comparison import NOT_REACHED, Block, Contender, Round
 from thunder_tune.values.space import PROGRAM
 from thunder_tune.values.trial import Failure
 
@@ -55,6 +56,34 @@ def test_a_contender_that_hangs_costs_one_round_at_most(spec, dimensions, costs,
     assert [len(job.contenders) for job in pool.compared] == [3, 2, 2]
     assert comparison.standing("thunder").failure.kind == "timeout"
     assert comparison.standing("eager").rounds == 3
+
+
+def test_who_was_not_reached_is_measured_in_the_rounds_that_follow(
+    spec, dimensions, costs, observer, monkeypatch
+):
+    planted = costs(hangs=frozenset({(PROGRAM, "thunder")}))
+    pool = FakePool(synthetic_description(dimensions()), planted)
+    late = Failure(kind="timeout", phase="time", message="too late", group=NOT_REACHED)
+
+    def compare(job, timeout_s):
+        round_ = FakePool.compare(pool, job, timeout_s)
+        if "thunder" not in round_.failures:
+            return round_
+        return replace(round_, blocks=(), failures={**round_.failures, "eager": late})
+
+    monkeypatch.setattr(pool, "compare", compare)
+    comparison = compare_now(
+        spec().setting,
+        contenders("thunder", "eager"),
+        pool=pool,
+        observer=observer,
+        timeout_s=90.0,
+        clock=pool.clock,
+    )
+    assert [[c.name for c in job.contenders] for job in pool.compared][1:] == [["eager"]] * 2
+    assert comparison.standing("thunder").failure.kind == "timeout"
+    assert comparison.standing("eager").failure is None
+    assert comparison.standing("eager").latency_ms == pytest.approx(20.0, rel=0.01)
 
 
 def test_where_all_fail_all_are_tried_again(spec, dimensions, costs, observer):

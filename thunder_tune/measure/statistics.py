@@ -30,6 +30,7 @@ from types import MappingProxyType
 from thunder_tune.errors import InputError
 from thunder_tune.measure.student import interval_of_median_ranks, student_quantile
 from thunder_tune.values.comparison import (
+    NOT_REACHED,
     Block,
     Comparison,
     Contender,
@@ -37,6 +38,7 @@ from thunder_tune.values.comparison import (
     Standing,
     Verdict,
 )
+from thunder_tune.values.trial import Failure
 
 FAMILY_WISE_ERROR = 0.01
 """Chance that any of the compared candidates is called faster than it is not, both looks taken
@@ -315,11 +317,17 @@ def _standing(
         applied=min((r.applied[name] for r in rounds if name in r.applied), default=None),
         peak_memory_bytes=max(peaks, default=None),
         first_call_s=first_calls[0] if first_calls else None,
-        failure=next((r.failures[name] for r in rounds if name in r.failures), None),
+        failure=_failure(rounds, name, was_timed=bool(medians)),
         rounds=paired.rounds if paired else 0,
         ratio_log_error=paired.log_error if paired and paired.degrees else None,
         ratio_degrees=paired.degrees if paired else 0,
     )
+
+
+def _failure(rounds: Sequence[Round], name: str, *, was_timed: bool) -> Failure | None:
+    failures = [r.failures[name] for r in rounds if name in r.failures]
+    own = [f for f in failures if f.group != NOT_REACHED]
+    return next(iter(own if was_timed else own or failures), None)
 
 
 def _latency_interval(

@@ -10,7 +10,7 @@ from thunder_tune.measure.statistics import MIN_ROUNDS, is_open, standings
 from thunder_tune.study.budget import Clock
 from thunder_tune.study.observer import Observer
 from thunder_tune.study.pool import WorkerPool
-from thunder_tune.values.comparison import Comparison, Contender, Round
+from thunder_tune.values.comparison import NOT_REACHED, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, Limits, Setting
 
 EXTRA_ROUNDS = 3
@@ -122,7 +122,8 @@ class _Series:
                 self.done.append(round_)
                 self._observer.on_round(len(self.done) - 1, total, round_)
                 # Where all failed it was the process: all of them get another chance.
-                able = (c for c in self._entered if c.name not in round_.failures)
+                failed = {n for n, f in round_.failures.items() if f.group != NOT_REACHED}
+                able = (c for c in self._entered if c.name not in failed)
                 self._entered = tuple(able) or self._entered
 
     def _job(self, number: int) -> CompareJob:

@@ -10,6 +10,9 @@ from thunder_tune.values.trial import Accuracy, Failure
 
 Verdict = Literal["faster", "tie", "slower"]
 
+NOT_REACHED = "not reached within the time of the comparison"
+"""Group of the failures of contenders whose turn did not come in a round."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
@@ -82,7 +85,8 @@ class Standing:
         applied: Smallest over rounds; None where no round built it.
         peak_memory_bytes: Largest over rounds.
         first_call_s: Of its first round.
-        failure: If it could not be measured, in any round.
+        failure: If it could not be measured, in any round; that a round's time ended before its
+            turn came says nothing of a contender which other rounds measured.
         rounds: Rounds that timed both it and the reference.
         ratio_log_error: Standard error of the ratio's natural logarithm.
         ratio_degrees: Degrees of freedom of that error.
