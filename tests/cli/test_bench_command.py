@@ -28,7 +28,7 @@ def test_recipe_and_baselines_are_measured_together(use_pool, capsys, subject):
     assert run(["bench", subject, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document) == [
-        "recipe", "device", "rounds", "processes", "baselines", "tuned", "error",
+        "recipe", "device", "rounds", "processes", "baselines", "tuned", "marks", "error",
     ]  # fmt: skip
     assert document["recipe"]["digest"] == read_recipe(PATH).digest
     assert [b["name"] for b in document["baselines"]] == list(baselines_for("cpu"))

@@ -71,6 +71,16 @@ def test_show_prints_trials_and_groups_failures(capsys):
     assert "planted compile" in capsys.readouterr().out
 
 
+def test_disturbed_measurements_are_shown(use_pool, capsys):
+    use_pool(marks=("host-busy",))
+    run(RUN)
+    assert "disturbed, of 3 processes: host-busy in 3" in capsys.readouterr().out
+    assert run(["show", "s", "--json"]) == 0
+    assert {tuple(t["marks"]) for t in printed(capsys)["trials"]} == {("host-busy",)}
+    assert run(["show", "s"]) == 0
+    assert "host-busy" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("with_study")
 def test_export_writes_the_best_recipe(capsys):
     assert run(["export", "s", "--out", "again.json", "--json"]) == 0

@@ -13,6 +13,7 @@ from thunder_tune.cli import (
     run_command,
     space_command,
     study_commands,
+    verify_command,
 )
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command("best")(study_commands.best)
 app.command("show")(study_commands.show)
 app.command("export")(study_commands.export)
 app.command("bench")(bench_command.bench)
+app.command("verify")(verify_command.verify)
 app.command("doctor")(doctor_command.doctor)
 db.command("upgrade")(study_commands.upgrade)
 

@@ -19,12 +19,9 @@ from thunder_tune.errors import InputError
 from thunder_tune.recipes import read_recipe
 from thunder_tune.values.comparison import Comparison, Contender, Verdict
 from thunder_tune.values.job import Setting
-from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.recipe import TUNED, Recipe
 from thunder_tune.values.space import PROGRAM
 from thunder_tune.values.study import Winner, baselines_for
-
-TUNED = "tuned"
-"""What the recipe is called among the baselines."""
 
 
 def bench(
@@ -40,18 +37,24 @@ def bench(
     """Time a recipe and all baselines in interleaved blocks over fresh processes."""
     if rounds < 1:
         raise InputError(f"rounds {rounds}: must be at least 1")
-    recipe = _recipe_of(subject, storage)
+    recipe = recipe_of(subject, storage)
     device_of(recipe.source.device)
     comparison, device = _compare(
         recipe, rounds, seconds_of(time_budget) if time_budget else None, ray_address
     )
-    winner = _tuned(recipe, comparison)
+    winner = tuned_in(recipe, comparison)
     failure = failure_text(comparison.standing(TUNED).failure)
     _print(recipe, comparison, winner, device=device, error=failure, as_json=as_json)
     return exits.FAILED if failure else exits.DONE
 
 
-def _recipe_of(subject: str, storage: str | None) -> Recipe:
+def recipe_of(subject: str, storage: str | None) -> Recipe:
+    """Read a recipe file, or a stored study's newest recipe.
+
+    Raises:
+        RecipeError: The file is missing or damaged.
+        NotFoundError: There is no such study, or it has no recipe yet.
+    """
     path = Path(subject)
     if path.is_file() or path.suffix == ".json" or os.sep in subject:
         return read_recipe(path)
@@ -65,9 +68,9 @@ def _compare(
     from thunder_tune.cli.progress import observing
     from thunder_tune.cli.tables import console
     from thunder_tune.machine import current_fingerprint
-    from thunder_tune.study.bench import compare_now
+    from thunder_tune.study.bench import EXTRA_ROUNDS, compare_now
 
-    setting = _setting(recipe)
+    setting = setting_of(recipe, "bench")
     baselines = [
         Contender(name=name, assignment={PROGRAM: name}, is_baseline=True)
         for name in baselines_for(recipe.source.device)
@@ -87,14 +90,20 @@ def _compare(
             pool=pool,
             observer=observer,
             rounds=rounds,
+            extra_rounds=EXTRA_ROUNDS,
             timeout_s=timeout_s,
             seed=recipe.source.seed,
         )
     return comparison, fingerprint.device
 
 
-def _setting(recipe: Recipe) -> Setting:
-    """Return the setting of the study that found a recipe, as far as the recipe knows it."""
+def setting_of(recipe: Recipe, purpose: str) -> Setting:
+    """Return the setting of the study that found a recipe, as far as the recipe knows it.
+
+    Args:
+        recipe: Whose model is measured again.
+        purpose: First word of the name of the folder for log files.
+    """
     source = recipe.source
     if source.is_user_factory or source.inputs:
         here = os.getcwd()
@@ -105,11 +114,11 @@ def _setting(recipe: Recipe) -> Setting:
         policies=(recipe.policy,),
         preset="training" if source.mode == "train" else "inference",
         front_end="auto" if recipe.front_end == "none" else recipe.front_end,
-        log_folder=log_folder_of(f"bench-{recipe.digest}"),
+        log_folder=log_folder_of(f"{purpose}-{recipe.digest}"),
     )
 
 
-def _tuned(recipe: Recipe, comparison: Comparison) -> Winner | None:
+def tuned_in(recipe: Recipe, comparison: Comparison) -> Winner | None:
     """Say what the comparison makes of the recipe; None where it could not be measured."""
     from thunder_tune.measure.statistics import decide
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder_tune.values.comparison import Comparison, Standing
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import Description
 from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import Recipe
@@ -154,8 +156,52 @@ def bench_document(
         "processes": [r.process_id for r in comparison.rounds],
         "baselines": [baseline_document(n, _standing(comparison, n)) for n in names],
         "tuned": winner,
+        "marks": disturbances(comparison),
         "error": error or None,
     }
+
+
+def verify_document(
+    recipe: Recipe,
+    *,
+    finding: str | None,
+    reason: str,
+    change: float | None,
+    comparison: Comparison | None,
+    now: Winner | None,
+    here: Fingerprint | None,
+    differences: Sequence[str],
+    error: str,
+) -> Document:
+    """Return the object of `thunder-tune verify`: the claim, what is measured now, the finding."""
+    claim = recipe.evidence
+    names = [c.name for c in comparison.contenders if c.is_baseline] if comparison else []
+    return {
+        "recipe": {"model": recipe.model, "digest": recipe.digest, "kind": recipe.kind},
+        "finding": finding,
+        "reason": reason or None,
+        "change_percent": None if change is None else _number(100 * change),
+        "stated": claim
+        and {
+            "device": recipe.fingerprint.device,
+            "date": claim.date,
+            "latency_ms": claim.latency_ms,
+            "speedup": claim.speedup,
+            "speedup_ci95": list(claim.speedup_ci95),
+        },
+        "device": here.device if here else None,
+        "differences": list(differences),
+        "processes": [r.process_id for r in comparison.rounds] if comparison else [],
+        "baselines": [baseline_document(n, _standing(comparison, n)) for n in names],
+        "tuned": winner_document(now, {}),
+        "marks": disturbances(comparison) if comparison else {},
+        "error": error or None,
+    }
+
+
+def disturbances(comparison: Comparison) -> dict[str, int]:
+    """Return in how many processes each mark of a disturbance was seen."""
+    return dict(Counter(mark for round_ in comparison.rounds for mark in round_.marks))
 
 
 def failure_text(failure: Failure | None) -> str:

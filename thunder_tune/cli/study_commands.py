@@ -166,6 +166,7 @@ def show(
         "state",
         "program",
         *numbers[1:],
+        "disturbed",
         "failure",
         right=numbers,
     )
@@ -181,6 +182,7 @@ def show(
             f"{tables.milliseconds(lo)}-{tables.milliseconds(hi)}" if timing else "-",
             f"{accuracy.error_ratio:.3g}" if accuracy else "-",
             "-" if t.result.first_call_s is None else f"{t.result.first_call_s:.1f}",
+            " ".join(timing.marks) if timing else "",
             t.result.failure.kind if t.result.failure else "",
         )
     screen = tables.console()
@@ -271,6 +273,7 @@ def _trial(record: TrialRecord) -> dict[str, Any]:
         "assignment": dict(result.candidate.assignment),
         "latency_ms": result.timing.latency_ms if result.timing else None,
         "ci95_ms": list(result.timing.ci95_ms) if result.timing else None,
+        "marks": list(result.timing.marks) if result.timing else [],
         "error_ratio": result.accuracy.error_ratio if result.accuracy else None,
         "first_call_s": result.first_call_s,
         "failure": failure_text(result.failure) or None,

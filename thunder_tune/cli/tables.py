@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thunder_tune.cli.documents import failure_text
+from thunder_tune.cli.documents import disturbances, failure_text
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.job import Description
 from thunder_tune.values.study import Winner
@@ -46,6 +46,10 @@ def confirmed(comparison: Comparison, top: Sequence[Winner], *, title: str = "Co
         own = any(winner.standing.name == s.name for s in comparison.standings)
         note = f"{winner.kind}, {winner.verdict}" if own else f"{winner.kind}, not confirmed"
         made.add_row(*_standing_row(winner.standing, note))
+    if marks := disturbances(comparison):
+        said = ", ".join(f"{mark} in {count}" for mark, count in marks.items())
+        made.caption = Text(f"disturbed, of {len(comparison.rounds)} processes: {said}")
+        made.caption_justify = "left"
     return made
 
 

@@ -152,8 +152,12 @@ def trial_name(record: TrialRecord) -> str:
 
 
 def _shape(chosen: Sequence[Entrant]) -> tuple[int, int]:
-    """Return blocks and calls for programs of this speed."""
-    latency_s = max(1e-6, median(e.latency_ms for e in chosen) / 1e3)
+    return block_shape([e.latency_ms for e in chosen])
+
+
+def block_shape(latencies_ms: Sequence[float]) -> tuple[int, int]:
+    """Return blocks of each contender in a round, and calls in a block, for such programs."""
+    latency_s = max(1e-6, median(latencies_ms) / 1e3)
     calls = max(2, min(20, int(BLOCK_S / latency_s)))
     blocks = max(3, min(8, int(CONTENDER_S / (latency_s * calls))))
     return blocks, calls

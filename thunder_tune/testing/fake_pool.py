@@ -52,6 +52,7 @@ class CostTable:
         build_s: Seconds from the start of building to the first result.
         compare_build_s: The same with warm compile caches.
         inaccurate: Choices that the confirmation, on fresh inputs, judges wrong.
+        marks: What disturbs every measurement.
     """
 
     base_ms: float = 10.0
@@ -64,6 +65,7 @@ class CostTable:
     build_s: float = 5.0
     compare_build_s: float = 1.0
     inaccurate: frozenset[Choice] = frozenset()
+    marks: tuple[str, ...] = ()
 
     def latency_ms(self, assignment: Mapping[str, str]) -> float:
         """Return the true latency of a candidate."""
@@ -247,6 +249,7 @@ class FakePool:
             first_call_s={c.name: self.costs.compare_build_s for c in able},
             peak_memory_bytes={c.name: None for c in able},
             failures=failures,
+            marks=self.costs.marks,
         )
 
     def cancel(self) -> None:
@@ -296,7 +299,10 @@ class FakePool:
             samples = self._samples(job.candidate.assignment, 15)
             ordered = sorted(samples)
             timing = Timing(
-                samples_ms=samples, latency_ms=median(samples), ci95_ms=(ordered[3], ordered[-4])
+                samples_ms=samples,
+                latency_ms=median(samples),
+                ci95_ms=(ordered[3], ordered[-4]),
+                marks=self.costs.marks,
             )
         state: State = "failed" if failure else "complete"
         return TrialResult(

@@ -13,6 +13,8 @@ from thunder_tune.values.source import ModelSource
 from thunder_tune.values.trial import Accuracy
 
 SCHEMA_VERSION = 1
+TUNED = "tuned"
+"""What a recipe is called beside baselines that it is measured with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
