@@ -125,7 +125,9 @@ def test_nothing_measured_is_one_line_and_every_failure_is_kept(use_worker, caps
     assert "weights.pt" in Path(group["log"]).read_text()
 
 
-class TestCtrlC:
+class TestInterrupts:
+    """Ctrl-C, and SIGTERM, the Ctrl-C of schedulers."""
+
     @pytest.fixture
     def running(self, own_folder, interruptible):
         """A study on a local Ray whose first baseline is measured and stored."""
@@ -143,9 +145,12 @@ class TestCtrlC:
         process.communicate()
 
     @pytest.mark.ray
-    def test_everything_so_far_is_saved_and_the_command_to_go_on_is_printed(self, running, capsys):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_everything_so_far_is_saved_and_the_command_to_go_on_is_printed(
+        self, running, capsys, number
+    ):
         assert any(line.startswith("baseline eager: ") for line in running.stderr)
-        os.killpg(running.pid, signal.SIGINT)
+        os.killpg(running.pid, number)  # Ray's processes too, as a terminal or a scheduler does
         _, errors = running.communicate(timeout=PATIENCE_S)
         assert running.returncode == 130
         assert "Traceback" not in errors
