@@ -1,14 +1,15 @@
-"""Recipe files: written whole or not at all, read with every doubt."""
+"""Recipe files, written whole or not at all, read with every doubt; and recipes compared."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from thunder_tune.errors import InputError, RecipeError
 from thunder_tune.values.codec import from_data, to_data
-from thunder_tune.values.recipe import SCHEMA_VERSION, Recipe
+from thunder_tune.values.recipe import SCHEMA_VERSION, Recipe, TunedPlan
 
 _LARGEST_FILE_BYTES = 16 * 1024 * 1024
 
@@ -65,3 +66,50 @@ def read_recipe(path: Path) -> Recipe:
             f"recipe {path} was altered: its digest is {recipe.digest}, it says {stated}"
         )
     return recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A dimension for which two recipes choose differently; "" where one has no such choice.
+
+    Attributes:
+        dimension: Its name, with the first recipe's class where both know the class.
+        here: The first recipe's choice.
+        there: The second one's.
+    """
+
+    dimension: str
+    here: str
+    there: str
+
+
+def differences(recipe: Recipe, other: Recipe) -> tuple[Difference, ...]:
+    """Compare the choices of two recipes, for the inputs that the first was tuned for first.
+
+    Classes of another shape are compared with those of the same structure, in order.
+    """
+    plan = recipe.plans[0]
+    beside = next((p for p in other.plans if p.signature == plan.signature), other.plans[0])
+    here, there = plan.assignment, _renamed(beside, plan)
+    return tuple(
+        Difference(dimension=name, here=here.get(name, ""), there=there.get(name, ""))
+        for name in dict.fromkeys((*here, *there))
+        if here.get(name, "") != there.get(name, "")
+    )
+
+
+def _renamed(plan: TunedPlan, like: TunedPlan) -> dict[str, str]:
+    """Return a plan's assignment with the class ids that another plan has for its classes."""
+    unknown: dict[str, list[str]] = {}
+    for class_id, loose_id in like.classes.items():
+        if class_id not in plan.classes:
+            unknown.setdefault(loose_id, []).append(class_id)
+    names: dict[str, str] = {}
+    for class_id, loose_id in plan.classes.items():
+        if class_id not in like.classes and unknown.get(loose_id):
+            names[class_id] = unknown[loose_id].pop(0)
+    renamed = {}
+    for dimension, choice in plan.assignment.items():
+        prefix, colon, class_id = dimension.partition(":")
+        renamed[prefix + colon + names.get(class_id, class_id)] = choice
+    return renamed

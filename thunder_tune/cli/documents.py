@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.fingerprint import Fingerprint
@@ -15,6 +15,12 @@ from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import describe
 from thunder_tune.values.study import Outcome, StudySpec, Winner, baselines_for
 from thunder_tune.values.trial import Failure, TrialResult
+
+if TYPE_CHECKING:
+    from thunder_tune.compiler.calls import CallGroup
+    from thunder_tune.measure.kernels import KernelProfile
+    from thunder_tune.recipes import Difference
+    from thunder_tune.study.explaining import Explanation
 
 Document = dict[str, Any]
 
@@ -202,6 +208,115 @@ def verify_document(
 def disturbances(comparison: Comparison) -> dict[str, int]:
     """Return in how many processes each mark of a disturbance was seen."""
     return dict(Counter(mark for round_ in comparison.rounds for mark in round_.marks))
+
+
+def explain_document(
+    found: Explanation, other: Recipe | None = None, diff: Sequence[Difference] = ()
+) -> Document:
+    """Return the object of `thunder-tune explain`.
+
+    Args:
+        found: The explanation.
+        other: The recipe it was compared with, or None.
+        diff: What that one chooses else.
+    """
+    recipe = found.recipe
+    return {
+        "recipe": _recipe(recipe),
+        "device": found.device,
+        "is_here": found.is_here,
+        "front_end": found.front_end or None,
+        "options": dict(found.options),
+        "applied": _number(found.applied),
+        "classes": [
+            {
+                "id": use.id,
+                "kind": use.kind,
+                "count": use.count,
+                "ops": list(use.ops),
+                "asked": dict(use.asked),
+                "precision": use.precision or None,
+                "ran": None if use.ran is None else dict(use.ran),
+                "reasons": list(use.reasons),
+            }
+            for use in found.classes
+        ],
+        "rewrites": [
+            {"rewrite": rewrite, "executor": executor, "sites": sites}
+            for (rewrite, executor), sites in found.rewrites.items()
+        ],
+        "statements": [_statement(group, found.profile) for group in found.groups],
+        "profile": profile_document(found.profile, found.groups) if found.profile else None,
+        "baselines": [
+            {"name": name, **profile_document(profile, ())}
+            for name, profile in found.baselines.items()
+        ],
+        "texts": [{"title": text.title, "text": text.text} for text in found.listings],
+        "checks": [{"trace": c.title, "problem": c.text or None} for c in found.checks],
+        "diff": None
+        if other is None
+        else {
+            "recipe": _recipe(other),
+            "choices": [
+                {"dimension": d.dimension, "here": d.here or None, "there": d.there or None}
+                for d in diff
+            ],
+        },
+        "notes": list(found.notes),
+        "error": None,
+    }
+
+
+def profile_document(profile: KernelProfile, groups: Sequence[CallGroup]) -> Document:
+    """Return a profile; a kernel's statements are numbers of groups."""
+    number_of = {call: group.number for group in groups for call in group.calls}
+    return {
+        "clock": profile.clock,
+        "calls": profile.calls,
+        "latency_ms": _number(profile.latency_ms),
+        "profiled_ms": _number(profile.profiled_ms),
+        "work_ms": _number(profile.work_ms),
+        "idle_ms": _number(profile.idle_ms) if profile.clock == "device" else None,
+        "kernels": [
+            {
+                "name": kernel.name,
+                "times": kernel.times,
+                "ms": _number(kernel.ms),
+                "share": _number(kernel.share),
+                "statements": sorted({number_of[r] for r in kernel.ranges if r in number_of}),
+            }
+            for kernel in profile.kernels
+        ],
+    }
+
+
+def _statement(group: CallGroup, profile: KernelProfile | None) -> Document:
+    ms = None
+    if profile is not None and profile.ranges:
+        ms = sum(profile.ranges.get(call, 0.0) for call in group.calls)
+    return {
+        "number": group.number,
+        "name": group.name or None,
+        "place": group.place,
+        "is_region": group.is_region,
+        "backward": group.backward,
+        "ops": list(group.ops),
+        "times": len(group.calls),
+        "ms": _number(ms),
+    }
+
+
+def _recipe(recipe: Recipe) -> Document:
+    evidence = recipe.evidence
+    return {
+        "model": recipe.model,
+        "digest": recipe.digest,
+        "kind": recipe.kind,
+        "verdict": evidence.verdict if evidence else None,
+        "latency_ms": _number(evidence.latency_ms) if evidence else None,
+        "speedup": _number(evidence.speedup) if evidence else None,
+        "speedup_ci95": _pair(evidence.speedup_ci95) if evidence else None,
+    }
 
 
 def failure_text(failure: Failure | None) -> str:

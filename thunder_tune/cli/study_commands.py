@@ -116,15 +116,8 @@ def best(
         print(json.dumps({**to_data(recipe), "digest": recipe.digest}, allow_nan=False))
         return exits.DONE
     screen = tables.console()
-    evidence = recipe.evidence
-    if evidence is not None:
-        lo, hi = evidence.speedup_ci95
-        screen.print(
-            f"recipe {recipe.digest} ({recipe.kind}), {evidence.verdict}: "
-            f"{tables.milliseconds(evidence.latency_ms)} ms, {evidence.speedup:.3f}x the best "
-            f"baseline ({lo:.3f}-{hi:.3f}) over {evidence.processes} processes",
-            soft_wrap=True,
-        )
+    if recipe.evidence is not None:
+        screen.print(tables.verdict(recipe), soft_wrap=True)
     if comparison is not None:
         screen.print(tables.confirmed(comparison, ()))
     for plan in recipe.plans:

@@ -12,6 +12,7 @@ from rich.text import Text
 from thunder_tune.cli.documents import disturbances, failure_text
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.job import Description
+from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.study import Winner
 from thunder_tune.values.trial import Failure
 
@@ -32,6 +33,20 @@ def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def verdict(recipe: Recipe) -> str:
+    """Say in one line what a recipe is and what it is worth."""
+    what = f"recipe {recipe.digest} ({recipe.kind})"
+    evidence = recipe.evidence
+    if evidence is None:
+        return f"{what}, not measured"
+    lo, hi = evidence.speedup_ci95
+    return (
+        f"{what}, {evidence.verdict}: {milliseconds(evidence.latency_ms)} ms, "
+        f"{evidence.speedup:.3f}x the best baseline ({lo:.3f}-{hi:.3f}) over "
+        f"{evidence.processes} processes"
+    )
 
 
 def confirmed(comparison: Comparison, top: Sequence[Winner], *, title: str = "Confirmed") -> Table:
@@ -86,11 +101,11 @@ def program(description: Description) -> Table:
     )
     made = table(title, "class", "kind", "count", "ops", "shapes", right=("count",))
     for c in (*found.classes, *found.site_classes):
-        made.add_row(c.id, c.kind, str(c.count), " ".join(_short(c.ops)), c.summary)
+        made.add_row(c.id, c.kind, str(c.count), " ".join(short_ops(c.ops)), c.summary)
     return made
 
 
-def _short(names: Sequence[str]) -> list[str]:
+def short_ops(names: Sequence[str]) -> list[str]:
     """Drop module names, and all but the first ops of a long run."""
     last = [name.rpartition(".")[2] for name in names]
     return last if len(last) <= 8 else [*last[:8], f"... {len(last) - 8} more"]

@@ -29,12 +29,14 @@ class Match:
         exact: Share of ops whose class the recipe was tuned for.
         carried: Share of ops whose class matches without shapes only.
         missing: What the recipe names and this machine lacks, with the reason.
+        asked: The assignment as the recipe has it, what is missing here included.
     """
 
     assignment: dict[str, str]
     exact: float
     carried: float
     missing: tuple[str, ...] = field(default=())
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 def match(plan: TunedPlan, program: Program, device: str) -> Match:
@@ -52,6 +54,7 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
         for name in (CUDA_GRAPHS, FLOAT32_MATMUL)
         if name in plan.assignment
     }
+    asked = dict(assignment)
     rank: dict[str, int] = {}
     ops_exact = ops_carried = 0
     missing: dict[str, str] = {}
@@ -73,6 +76,7 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
             choice = plan.assignment.get(prefix + source)
             if choice is None:
                 continue
+            asked[prefix + cell_class.id] = choice
             is_place = prefix != PRECISION and choice != NO_REWRITE
             reason = _unavailable(choice, device) if is_place else ""
             if reason:
@@ -85,6 +89,7 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
         exact=ops_exact / total,
         carried=ops_carried / total,
         missing=tuple(f"{name} {reason}" for name, reason in missing.items()),
+        asked=asked,
     )
 
 
