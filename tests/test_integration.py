@@ -75,6 +75,8 @@ def test_from_a_file(tmp_path, model, x, recipe):
 def test_from_the_database(database, model, x, recipe):
     found = best_recipe(model, (x,), study="s")
     assert found.recipe.digest == recipe.digest
+    for inputs in (x, [x], ((x,), {})):
+        assert best_recipe(model, inputs).recipe.digest == recipe.digest
     with pytest.raises(NotFoundError, match=r"no recipe for TinyTransformer on inputs float32\[9"):
         best_recipe(model, (torch.randn(9, 6, 16),))
     with pytest.raises(NotFoundError, match="no recipe for DictModel"):

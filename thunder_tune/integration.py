@@ -54,7 +54,7 @@ def load_recipe(path: str | Path, *, strict: bool = False) -> TunedRecipe:
 
 def best_recipe(
     model: Callable[..., Any],
-    inputs: Sequence[Any] | Mapping[str, Any],
+    inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any],
     *,
     study: str | None = None,
     storage: str | None = None,
@@ -64,7 +64,8 @@ def best_recipe(
 
     Args:
         model: The model that is to be compiled.
-        inputs: Positional inputs, or keyword inputs as a mapping; only metadata is read.
+        inputs: Of one call: a tensor, a tuple of positional arguments, a mapping of keyword
+            arguments, or (args, kwargs); only metadata is read.
         study: Look in this study alone.
         storage: Database; default `THUNDER_TUNE_STORAGE`, else the user's data folder.
         strict: As in `load_recipe`.
@@ -72,8 +73,25 @@ def best_recipe(
     Raises:
         NotFoundError: No recipe fits; the message says what was looked for.
     """
-    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    args, kwargs = _arguments(inputs)
     return TunedRecipe(_look_up(model, args, kwargs, study=study, storage=storage), strict=strict)
+
+
+def _arguments(
+    inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any],
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Read the inputs of a call in the forms that an input factory may return too."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    if (
+        len(inputs) == 2
+        and isinstance(inputs[0], (tuple, list))
+        and isinstance(inputs[1], Mapping)
+    ):
+        return tuple(inputs[0]), inputs[1]
+    return tuple(inputs), {}
 
 
 def _look_up(
@@ -159,8 +177,10 @@ def torch_backend(
         recipe = read_recipe(Path(given))
     else:
         recipe = given.recipe if isinstance(given, TunedRecipe) else given
-    backend = TunedBackend(recipe, strict=strict, application=Application(recipe=recipe))
-    return backend(graph, inputs)
+    application = Application(recipe=recipe)
+    compiled = TunedBackend(recipe, strict=strict, application=application)(graph, inputs)
+    application.tell()
+    return compiled
 
 
 thunder.recipes.register_recipe("tuned", LookedUpRecipe)

@@ -79,9 +79,12 @@ def test_another_batch_size_runs_with_one_warning(model):
     recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)))
     tuned = thunder.compile(model, recipe=recipe)
     x = torch.randn(5, 6, 16)
-    with pytest.warns(UserWarning, match=r"tuned for float32\[2,6,16\]") as seen, torch.no_grad():
+    with warnings.catch_warnings(record=True) as seen, torch.no_grad():
+        warnings.simplefilter("always")
         results = [tuned(x) for _ in range(2)]
-    assert sum("was tuned for" in str(w.message) for w in seen) == 1
+    (told,) = (str(w.message) for w in seen if "recipe" in str(w.message))
+    assert "was tuned for float32[2,6,16], called with float32[5,6,16]" in told
+    assert "100% carried from another shape" in told
     torch.testing.assert_close(results[1], model(x), rtol=2e-5, atol=2e-5)
     assert tuned.tuning.applied == pytest.approx(1.0)
 
@@ -90,12 +93,54 @@ def test_strict_refuses_another_batch_size(model):
     recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)), strict=True)
     tuned = thunder.compile(model, recipe=recipe)
     x = torch.randn(5, 6, 16)
-    with (
-        pytest.warns(UserWarning, match="tuned for"),
-        torch.no_grad(),
-        pytest.raises(Exception, match="carried from another shape"),
-    ):
+    with torch.no_grad(), pytest.raises(RecipeError, match=r"carried from another shape.*strict"):
         tuned(x)
+
+
+def test_strict_refuses_another_batch_size_for_a_whole_program_too(model):
+    composed = recipe_for(model, torch.randn(SHAPE))
+    plan = replace(composed.plans[0], assignment={"program": "eager"})
+    recipe = replace(composed, kind="whole-program", plans=(plan,))
+    x = torch.randn(5, 6, 16)
+    tuned = thunder.compile(model, recipe=TunedRecipe(recipe, strict=True))
+    with torch.no_grad(), pytest.raises(RecipeError, match=r"called with float32\[5,6,16\] \(st"):
+        tuned(x)
+    carried = thunder.compile(model, recipe=TunedRecipe(recipe))
+    with torch.no_grad(), pytest.warns(UserWarning, match=r"was tuned for float32\[2,6,16\]"):
+        assert torch.equal(carried(x), model(x))
+
+
+@pytest.mark.parametrize("front_end", ["dynamo", "thunder.jit"])
+def test_autocast_is_honoured_and_the_recipe_said_to_be_left(front_end):
+    torch.manual_seed(0)
+    model = DictModel().requires_grad_(False)
+    x, scale = torch.randn(4, 8), torch.randn(8)
+    recipe = recipe_for(model, x, scale=scale, front_end=front_end)
+    tuned = TunedRecipe(recipe).apply(model)
+    with torch.no_grad():
+        assert tuned(x, scale=scale)["y"].dtype == torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = model(x, scale=scale)["y"]
+            with pytest.warns(UserWarning, match="autocast is on, which a recipe does not know"):
+                result = tuned(x, scale=scale)["y"]
+    assert result.dtype == expected.dtype
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+    assert tuned.tuning.applied < 1.0
+    strict = TunedRecipe(recipe, strict=True).apply(model)
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(RecipeError, match="autocast is on"),
+    ):
+        strict(x, scale=scale)
+
+
+def test_what_was_applied_is_told_in_a_line(model):
+    x = torch.randn(SHAPE)
+    tuned = TunedRecipe(recipe_for(model, x)).apply(model)
+    with torch.no_grad():
+        tuned(x)
+    assert repr(tuned.tuning) == f"<recipe {tuned.tuning.recipe.digest}, applied to 100%>"
 
 
 def test_many_shapes_never_fall_back_to_eager(model):
@@ -135,7 +180,7 @@ def test_a_missing_executor_falls_back_and_says_so(model):
     torch.testing.assert_close(result, model(x), rtol=2e-5, atol=2e-5)
     strict = thunder.compile(model, recipe=TunedRecipe(recipe, strict=True))
     torch._dynamo.reset()
-    with torch.no_grad(), pytest.raises(Exception, match="nvfuser needs a CUDA device"):
+    with torch.no_grad(), pytest.raises(RecipeError, match="nvfuser needs a CUDA device"):
         strict(x)
 
 

@@ -26,8 +26,10 @@ from thunder_tune.values.plan import resolve
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
 
+_AUTOCAST = "autocast is on, which a recipe does not know"
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Application:
     """How a recipe was applied to a model, so far.
 
@@ -46,6 +48,23 @@ class Application:
     graphs: list[CapturedGraph] = field(default_factory=list)
     fallbacks: int = 0
     eager_calls: int = 0
+    _told: int = 0
+
+    def __repr__(self) -> str:
+        notes = "".join(f"; {note}" for note in self.notes)
+        return f"<recipe {self.recipe.digest}, applied to {self.applied:.0%}{notes}>"
+
+    def note(self, what: str) -> None:
+        """Note what does not apply; `tell` warns of it."""
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def tell(self) -> None:
+        """Warn of what was noted since the last time, all in one warning."""
+        new, self._told = self.notes[self._told :], len(self.notes)
+        if new:
+            text = f"recipe {self.recipe.digest} for {self.recipe.model}: {'; '.join(new)}"
+            warnings.warn(text, stacklevel=3)
 
     @property
     def calls(self) -> int:
@@ -53,16 +72,11 @@ class Application:
         return sum(graph.calls for graph in self.graphs)
 
     def ran_eagerly(self) -> None:
-        """Note, and warn once, that Dynamo led a call past every graph of the recipe."""
+        """Note that a call was led past every graph of the recipe."""
         self.eager_calls += 1
-        if self.eager_calls == 1:
-            what = (
-                "a call ran outside the recipe: Dynamo gave its frames up (TORCH_LOGS=recompiles)"
-            )
-            self.notes.append(what)
-            warnings.warn(
-                f"recipe {self.recipe.digest} for {self.recipe.model}: {what}", stacklevel=3
-            )
+        self.note(
+            "a call ran outside the recipe: Dynamo gave its frames up (TORCH_LOGS=recompiles)"
+        )
 
     @property
     def applied(self) -> float:
@@ -86,7 +100,14 @@ class TunedModel(torch.nn.Module):
         tuning: How the recipe was applied (`tuning.applied`, `tuning.notes`).
     """
 
-    def __init__(self, model: Any, run: Callable[..., Any], application: Application) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - a module or a function
+        run: Callable[..., Any],
+        application: Application,
+        *,
+        strict: bool = False,
+    ) -> None:
         super().__init__()
         if isinstance(model, torch.nn.Module):
             for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
@@ -94,20 +115,26 @@ class TunedModel(torch.nn.Module):
             self.training = model.training
         self.__dict__["_original"] = model
         self.__dict__["_run"] = run
-        self.__dict__["_announced"] = False
+        self.__dict__["_strict"] = strict
+        self.__dict__["_was_called"] = False
         self.__dict__["tuning"] = application
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         """Run the model as the recipe says."""
-        if not self._announced:
-            self.__dict__["_announced"] = True
-            _announce(self.tuning, signature_of(args, kwargs))
-        if self.tuning.recipe.kind == "whole-program":
-            return self._run(*args, **kwargs)
-        before = self.tuning.calls
-        result = self._run(*args, **kwargs)
-        if self.tuning.calls == before:
-            self.tuning.ran_eagerly()
+        application = self.tuning
+        if not self._was_called:
+            _compare(application, signature_of(args, kwargs), strict=self._strict)
+            self.__dict__["_was_called"] = True
+        before = application.calls
+        try:
+            result = self._run(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, RecipeError):
+                raise error.inner_exception from None
+            raise
+        if application.calls == before and application.recipe.kind == "composed":
+            application.ran_eagerly()
+        application.tell()
         return result
 
     forward = __call__
@@ -127,15 +154,16 @@ class TunedModel(torch.nn.Module):
         return self
 
 
-def _announce(application: Application, signature: str) -> None:
-    """Warn once when a recipe was tuned for other inputs."""
-    tuned_for = [plan.signature for plan in application.recipe.plans]
-    if signature not in tuned_for:
-        warnings.warn(
-            f"recipe {application.recipe.digest} was tuned for {tuned_for[0]}, called with "
-            f"{signature}: what matches is applied (thunder-tune run on these inputs tunes anew)",
-            stacklevel=3,
-        )
+def _compare(application: Application, signature: str, *, strict: bool) -> None:
+    """Note that a recipe was tuned for other inputs; strict: refuse where nothing else would."""
+    recipe = application.recipe
+    tuned_for = [plan.signature for plan in recipe.plans]
+    if signature in tuned_for:
+        return
+    what = f"was tuned for {tuned_for[0]}, called with {signature}"
+    if strict and recipe.kind == "whole-program":
+        raise RecipeError(f"recipe {recipe.digest} for {recipe.model}: {what} (strict)")
+    application.note(what)
 
 
 class _GraphTuner:
@@ -173,23 +201,21 @@ class _GraphTuner:
             self.differs(f"missing here: {'; '.join(found.missing)}")
         if found.exact < 1.0:
             self.differs(
-                f"tuned for {found.exact:.0%} of the ops, carried from another shape to "
-                f"{found.carried:.0%}"
+                f"{found.exact:.0%} of the ops are as tuned, {found.carried:.0%} carried from "
+                "another shape"
             )
         return found
 
     def differs(self, what: str) -> None:
-        """Note, and warn once of, what does not apply.
+        """Note what does not apply.
 
         Raises:
             RecipeError: Strict.
         """
-        text = f"recipe {self._recipe.digest} for {self._recipe.model}: {what}"
         if self._strict:
-            raise RecipeError(f"{text} (strict)")
-        if what not in self._application.notes:
-            self._application.notes.append(what)
-            warnings.warn(text, stacklevel=2)
+            recipe = self._recipe
+            raise RecipeError(f"recipe {recipe.digest} for {recipe.model}: {what} (strict)")
+        self._application.note(what)
 
 
 class TunedBackend:
@@ -208,6 +234,8 @@ class TunedBackend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Graph:
         """Compile one graph; one that cannot be captured runs by Inductor, and says so."""
         try:
+            if torch.is_autocast_enabled(_device_of(inputs)):
+                raise Unsupported(_AUTOCAST)
             captured = capture_graph(graph, inputs)
         except Unsupported as error:
             self._tuner.differs(f"a graph cannot be captured: {error}; it runs by Inductor")
@@ -229,9 +257,12 @@ class _JitRun:
         self._captures: dict[tuple[str, bool], Capture] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        inputs = torch.utils._pytree.tree_leaves((args, kwargs))
+        if torch.is_autocast_enabled(_device_of(inputs)):
+            self._tuner.differs(_AUTOCAST)
+            return self._model(*args, **kwargs)
         key = (signature_of(args, kwargs), torch.is_grad_enabled())
         if key not in self._captures:
-            inputs = torch.utils._pytree.tree_leaves((args, kwargs))
             parameters = (
                 list(self._model.parameters()) if isinstance(self._model, torch.nn.Module) else []
             )
@@ -285,7 +316,7 @@ def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = Fa
         limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 1024)
         backend = TunedBackend(recipe, strict=strict, application=application)
         run = torch.compile(model, backend=backend, dynamic=False)
-    return TunedModel(model, run, application)
+    return TunedModel(model, run, application, strict=strict)
 
 
 class TunedRecipe:
