@@ -20,6 +20,7 @@ from thunder.executors.torchex import ex as torch_ex
 from thunder.extend import Executor, get_executor
 
 from thunder_tune.compiler.compat import prepare_nvfuser
+from thunder_tune.compiler.inductor import InductorRegion
 from thunder_tune.program.kinds import STRUCTURAL
 
 
@@ -60,24 +61,6 @@ def unavailable_reason(name: str, device: str) -> str:
 def fuser(name: str) -> Fuser:
     """Return the fuser of this name ("inductor" or "nvfuser")."""
     return NvFuser() if name == "nvfuser" else InductorFuser()
-
-
-class InductorRegion:
-    """A region compiled by Inductor at its first call, when strides are known."""
-
-    def __init__(self, graph: fx.GraphModule, options: dict[str, Any]) -> None:
-        self.graph = graph
-        self._options = options
-        self._compiled: Callable[..., Any] | None = None
-
-    def __call__(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors and numbers
-        """Run the region."""
-        if self._compiled is None:
-            with torch.no_grad():
-                self._compiled = torch._inductor.compile(
-                    self.graph, list(inputs), options=self._options or None
-                )
-        return self._compiled(*inputs)
 
 
 class InductorFuser:

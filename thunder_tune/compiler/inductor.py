@@ -1,0 +1,108 @@
+"""Regions compiled by Inductor: equal ones once, and called without the wrappers around a model.
+
+`torch._inductor.compile` wraps what it compiles for graphs that write to their inputs or return
+views of them. Regions do neither as a rule, and there may be hundreds of them: the wrappers' ten
+microseconds of host time for each would be most of a small model's call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._guards import TracingContext
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+Compiled = Callable[[Sequence[Any]], Any]
+"""Takes the region's inputs as one sequence."""
+
+_compiled: dict[Any, Compiled] = {}
+"""By structure, inputs and settings: candidates of one process share most of their regions."""
+
+
+class InductorRegion:
+    """A region compiled by Inductor at its first call, when strides are known.
+
+    Args:
+        graph: Calls of torch functions; a tuple of results.
+        options: Inductor's configuration where it differs from the default.
+    """
+
+    def __init__(self, graph: fx.GraphModule, options: dict[str, Any]) -> None:
+        self.graph = graph
+        self._options = options
+        self._compiled: Compiled | None = None
+
+    def __call__(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors and numbers
+        """Run the region."""
+        if self._compiled is None:
+            key = (_structure(self.graph), *map(_description, inputs), _settings(self._options))
+            if key not in _compiled:
+                _compiled[key] = _compile(self.graph, inputs, self._options)
+            self._compiled = _compiled[key]
+        return self._compiled(list(inputs))
+
+
+def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]) -> Compiled:
+    """Return Inductor's code for a graph, bare where nothing needs a wrapper."""
+    bare: list[Compiled] = []
+
+    def keep(inner: fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:  # noqa: ANN401
+        code = compile_fx_inner(inner, examples, **kwargs)
+        context = TracingContext.try_get()
+        metadata = context.fw_metadata if context is not None else None
+        if metadata is not None and len(examples) == len(inputs) and _is_plain(metadata):
+            bare.append(code)
+        return code
+
+    with torch.no_grad():
+        whole = compile_fx(graph, list(inputs), inner_compile=keep, config_patches=options or None)
+    if len(bare) == 1:
+        return bare[0]
+    return lambda values: whole(*values)
+
+
+def _is_plain(metadata: ViewAndMutationMeta) -> bool:
+    """Whether a graph neither writes to an input nor returns one, or a view of one."""
+    return (
+        not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
+        and all(o.output_type is OutputType.non_alias for o in metadata.output_info)
+        and not metadata.tokens
+    )
+
+
+def _structure(graph: fx.GraphModule) -> tuple[Any, ...]:
+    """Describe a graph by its calls and how they are wired, without the names of values."""
+    number = {node: i for i, node in enumerate(graph.graph.nodes)}
+
+    def argument(value: Any) -> Any:  # noqa: ANN401
+        return f"%{number[value]}" if isinstance(value, fx.Node) else value
+
+    return tuple(
+        (
+            node.op,
+            "" if node.op == "placeholder" else node.target,
+            repr(fx.map_arg(node.args, argument)),
+            repr(fx.map_arg(node.kwargs, argument)),
+        )
+        for node in graph.graph.nodes
+    )
+
+
+def _description(value: Any) -> Any:  # noqa: ANN401
+    """Describe an input as far as the code depends on it."""
+    if not isinstance(value, torch.Tensor):
+        return type(value), value
+    is_aligned = value.data_ptr() % 16 == 0
+    return tuple(value.shape), value.stride(), value.dtype, value.device, is_aligned
+
+
+def _settings(options: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        *sorted(options.items()),
+    )
