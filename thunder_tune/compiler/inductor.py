@@ -8,7 +8,7 @@ microseconds of host time for each would be most of a small model's call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx as fx
