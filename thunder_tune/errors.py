@@ -17,6 +17,7 @@ __all__ = [
     "StorageError",
     "ThunderTuneError",
     "WorkerError",
+    "headline",
 ]
 
 
@@ -66,3 +67,19 @@ class MeasurementError(ThunderTuneError):
 
 class WorkerError(ThunderTuneError):
     """A worker could not be started or was lost for good."""
+
+
+def headline(text: str, at_most: int = 400) -> str:
+    """Return the first line of an error's text, with what follows where that ends in a colon.
+
+    Args:
+        text: Perhaps of many lines; "Error(s) in loading state_dict:" alone would say nothing.
+        at_most: Characters to keep.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    head = ""
+    for line in lines:
+        head = f"{head} {line}".strip()
+        if not line.endswith(":"):
+            break
+    return head[:at_most]

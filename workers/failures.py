@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import thunder_tune
-from thunder_tune.errors import ThunderTuneError
+from thunder_tune.errors import ThunderTuneError, headline
 from thunder_tune.values.trial import Failure, FailureKind, Phase
 
 _KIND_OF_PHASE: Mapping[Phase, FailureKind] = {
@@ -20,7 +20,6 @@ _KIND_OF_PHASE: Mapping[Phase, FailureKind] = {
     "check": "run",
     "time": "run",
 }
-_LONGEST_MESSAGE = 400
 
 _MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
 _MEMORY_TEXTS = (
@@ -83,7 +82,7 @@ def classify(
     if isinstance(error, ModelFault):
         return error.failure
     text = str(error)
-    line = _first_line(text)
+    line = headline(text)
     place = _place(error, text)
     found = _own_kind(error, text.lower())
     if isinstance(error, ThunderTuneError):  # a whole sentence, with its place where it has one
@@ -119,11 +118,6 @@ def _own_kind(error: BaseException, text: str) -> FailureKind | None:
     if names.intersection(_MEMORY_TYPES) or any(words in text for words in _MEMORY_TEXTS):
         return "out-of-memory"
     return None
-
-
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:_LONGEST_MESSAGE] if lines else ""
 
 
 def _place(error: BaseException, text: str) -> str:

@@ -260,6 +260,15 @@ def test_model_that_raises_is_named_with_its_place():
         Judge(Broken(), make_inputs, device="cpu")
 
 
+def test_inputs_that_do_not_fit_are_told_without_a_place_of_ours(model):
+    def wrong(seed):
+        return Arguments((), {"images": torch.zeros(1)})
+
+    said = r"^the model cannot be called with these inputs: TypeError: .*'images'$"
+    with pytest.raises(ModelError, match=said):
+        Judge(model, wrong, device="cpu")
+
+
 def test_model_without_tensor_is_refused():
     class Wordy(nn.Module):
         def forward(self, x):

@@ -154,6 +154,13 @@ def test_inputs_that_raise_name_file_and_line(tmp_path, write_module):
         load(source(tmp_path, module)).make_inputs(0)
 
 
+def test_weights_that_do_not_fit_are_told_with_what_is_missing(tmp_path, write_module):
+    model = "torch.nn.Linear(4, 2)"
+    module = write_module(GOOD.replace(model, f"{model}.load_state_dict({{}})"))
+    with pytest.raises(ModelError, match=r"state_dict for Linear: Missing key.*weight.*\.py:\d+"):
+        load(source(tmp_path, module))
+
+
 @pytest.mark.parametrize("text", ["1 +", "raise RuntimeError('broken')", "import absent_package"])
 def test_a_module_that_cannot_be_imported(tmp_path, write_module, text):
     module = write_module(f"\n{text}\n")

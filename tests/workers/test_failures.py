@@ -73,6 +73,16 @@ def test_a_sentence_of_our_own_stays_as_it_is():
     assert classify(caught(ModelError("a whole sentence")), "load").message == "a whole sentence"
 
 
+def test_a_line_that_ends_in_a_colon_is_followed_by_the_next():
+    error = caught(
+        RuntimeError("backend='inductor' raised:\nLoweringException:\n  no rule\n\nmore")
+    )
+    failure = classify(error, "compile")
+    said = "RuntimeError: backend='inductor' raised: LoweringException: no rule"
+    assert failure.message.startswith(said + " (")
+    assert failure.group == said
+
+
 def test_the_models_own_line_is_named_where_dynamo_tells_it():
     text = 'Unsupported: a construct\n\nfrom user code:\n  File "/a/b/net.py", line 12, in forward'
     assert classify(caught(RuntimeError(text)), "compile").message.endswith("(net.py:12)")

@@ -136,8 +136,12 @@ class Reference:
         except (ModelError, torch.OutOfMemoryError):
             raise
         except Exception as error:
+            place = _place(error)
+            what = f"{type(error).__name__}: {first_line(error)}"
             raise ModelError(
-                f"the model raised {type(error).__name__}: {first_line(error)} ({_place(error)})"
+                f"the model raised {what} ({place})"
+                if place
+                else f"the model cannot be called with these inputs: {what}"
             ) from error
         return tuple(names), results
 
@@ -291,9 +295,9 @@ def _unit_in_last_place(model: nn.Module) -> float:
 
 
 def _place(error: BaseException) -> str:
-    """Return file:line where the model's own code raised."""
+    """Return file:line where the model's own code raised; "" where none of it had begun."""
     torch_folder = str(Path(torch.__file__).parent)
-    frames = list(traceback.extract_tb(error.__traceback__))
+    frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(torch_folder)]
     frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+    return "" if frame.filename == __file__ else f"{frame.filename}:{frame.lineno}"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from thunder_tune.errors import ModelError
+from thunder_tune.errors import ModelError, headline
 from thunder_tune.measure.steps import Arguments, Inputs
 
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
@@ -112,4 +112,4 @@ def _widening(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text."""
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else "no message"
+    return headline(str(error), at_most=200) or "no message"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from thunder_tune.errors import InputError, ModelError, NotFoundError
+from thunder_tune.errors import InputError, ModelError, NotFoundError, headline
 from thunder_tune.models.family import LoadedModel
 from thunder_tune.models.inputs import Inputs
 from thunder_tune.models.weights import seeded
@@ -162,8 +162,7 @@ def _explain(reference: str, error: BaseException) -> str:
     where = f"{place.filename}:{place.lineno}"
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    text = (str(error).strip().splitlines() or [""])[0]
-    return f"{reference!r} raised {type(error).__name__}: {text} ({where})"
+    return f"{reference!r} raised {type(error).__name__}: {headline(str(error))} ({where})"
 
 
 def _as_inputs(value: object, reference: str) -> Inputs:
