@@ -17,6 +17,7 @@ from thunder_tune.testing.fake_pool import FakeClock, FakePool, synthetic_descri
 from thunder_tune.values.space import COMPOSED, EXECUTOR, FUSER, PROGRAM, Dimension
 from thunder_tune.values.study import BASELINES
 from thunder_tune.values.trial import Failure
+from thunder_tune.workers.undescribed import undescribed
 
 GLUE_0, GLUE_1, LINEAR = f"{FUSER}glue-0", f"{FUSER}glue-1", f"{EXECUTOR}linear-0"
 CPU_BASELINES = [b for b in BASELINES if b != "torch.compile:reduce-overhead"]
@@ -359,6 +360,23 @@ def test_another_device_under_the_name_is_a_conflict(
     pool = FakePool(synthetic_description(dimensions(), device="other"), costs())
     with pytest.raises(ConflictError, match=r"another device \(device fake other here"):
         run_study(spec(), pool=pool, database=database, observer=observer, clock=pool.clock)
+
+
+@pytest.mark.parametrize("ran_before", [True, False])
+def test_a_model_that_failed_once_goes_on_when_it_is_mended(
+    study, spec, dimensions, costs, database, observer, ran_before
+):
+    if ran_before:
+        study(spec(trials=2), dimensions(), costs())
+    failure = Failure(kind="model", phase="load", message="no weights")
+    broken = FakePool(undescribed(failure), costs())
+    asked = spec(trials=4)
+    outcome = run_study(
+        asked, pool=broken, database=database, observer=observer, clock=broken.clock
+    )
+    assert (outcome.state, outcome.error) == ("failed", "no weights")
+    mended, _ = study(asked, dimensions(), costs())
+    assert (mended.state, mended.counts.complete) == ("done", 4)
 
 
 def test_new_versions_measure_baselines_anew(study, spec, dimensions, costs, database, observer):

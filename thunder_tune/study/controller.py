@@ -134,7 +134,8 @@ class _Run:
         if before is not None and description.failure is None:
             self._notice(check_resumable(self._spec.name, before, description))
         self._database.update_study(self._spec.name, state="running", error="")
-        self._database.save_description(self._spec.name, description)
+        if description.failure is None:  # else what an earlier run found stays
+            self._database.save_description(self._spec.name, description)
         self._description = description
         self._journal.environment_key = description.fingerprint.strict_key
         self._observer.on_description(description)
