@@ -59,10 +59,11 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: dict[str, An
         return code
 
     with torch.no_grad():
-        whole = compile_fx(graph, list(inputs), inner_compile=keep, config_patches=options or None)
-    if len(bare) == 1:
-        return bare[0]
-    return lambda values: whole(*values)
+        whole = cast(
+            "Callable[..., Any]",  # its other types are for code made ahead of time
+            compile_fx(graph, list(inputs), inner_compile=keep, config_patches=options or None),
+        )
+    return bare[0] if len(bare) == 1 else lambda values: whole(*values)
 
 
 def _is_plain(metadata: ViewAndMutationMeta) -> bool:
