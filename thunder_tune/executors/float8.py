@@ -93,8 +93,7 @@ def scaled_linears(
         wide = (rows.float() @ weight.float().t()) * row_scale * weight_scale.t()
         product = (wide if bias is None else wide + bias.float()).to(dtype)
     result = product.view(*x.shape[:-1], -1)
-    parts: tuple[torch.Tensor, ...] = result.split([len(w) for w in weights], dim=-1)  # type: ignore[no-untyped-call]  # torch has none
-    return parts
+    return tuple(torch.split_with_sizes(result, [len(w) for w in weights], -1))
 
 
 def scaled_linear(

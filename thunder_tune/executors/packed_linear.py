@@ -56,8 +56,7 @@ def one_product(
 
     weight, bias = packs(store).get("packed_linear", (*weights, *biases), pack)
     product = F.linear(x, weight, bias)
-    parts: tuple[torch.Tensor, ...] = product.split([len(w) for w in weights], dim=-1)  # type: ignore[no-untyped-call]  # torch has none
-    return parts
+    return tuple(torch.split_with_sizes(product, [len(w) for w in weights], -1))
 
 
 def _fits(
