@@ -58,7 +58,7 @@ print(fast.tuning.applied)
 """
 
 
-def test_a_study_from_the_model_to_a_recipe_that_a_new_process_applies(
+def test_a_study_from_the_model_to_a_recipe_and_a_script_that_new_processes_run(
     use_worker, capsys, monkeypatch
 ):
     # Inductor tries the compiler on each instruction set, for twelve seconds in every process.
@@ -73,13 +73,26 @@ def test_a_study_from_the_model_to_a_recipe_that_a_new_process_applies(
     assert document["best"]["verdict"] in ("faster", "tie")
     composed = document["best_composed"]
     assert composed["applied"] == 1.0
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", APPLY, composed["recipe"]],
+    done = python("-c", APPLY, composed["recipe"])
+    assert (done.stdout, done.returncode) == ("1.0\n", 0), done.stderr
+    trial = len(baselines_for("cpu"))
+    assert run(["repro", document["study"], str(trial)]) == 0
+    done = python(f"trial{trial}.py")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "captured by dynamo", "applied", "largest difference from eager", "error", "eager", "trial"
+    ]  # fmt: skip
+    assert lines[1].startswith("applied: 1.000")
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *words],
         env={**os.environ, **PATH},
         capture_output=True,
         text=True,
     )
-    assert (done.stdout, done.returncode) == ("1.0\n", 0), done.stderr
 
 
 def failed_run(capsys, model: str, inputs: str, *more: str) -> str:

@@ -11,6 +11,7 @@ from thunder_tune.cli import (
     bench_command,
     doctor_command,
     explain_command,
+    repro_command,
     run_command,
     space_command,
     study_commands,
@@ -39,6 +40,7 @@ app.command("show")(study_commands.show)
 app.command("export")(study_commands.export)
 app.command("bench")(bench_command.bench)
 app.command("verify")(verify_command.verify)
+app.command("repro")(repro_command.repro)
 app.command("explain")(explain_command.explain)
 app.command("doctor")(doctor_command.doctor)
 db.command("upgrade")(study_commands.upgrade)

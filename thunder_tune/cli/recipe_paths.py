@@ -22,12 +22,16 @@ def composed_path(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix(ending)}.composed{ending}")
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, what: str = "recipe file") -> None:
     """Refuse a file that cannot be written, before the work whose result it is to hold.
+
+    Args:
+        path: Of the file.
+        what: It is to be.
 
     Raises:
         InputError: Its folder does not exist or is not writable, or it is a folder.
     """
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"recipe file {str(path)!r} cannot be written: choose another --out")
+        raise InputError(f"{what} {str(path)!r} cannot be written: choose another --out")
