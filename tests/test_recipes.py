@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from thunder_tune.errors import RecipeError
-from thunder_tune.recipes import read_recipe, write_recipe
+from thunder_tune.recipes import Difference, differences, read_recipe, write_recipe
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.recipe import Recipe, TunedPlan
 from thunder_tune.values.source import ModelSource
@@ -102,3 +103,38 @@ def test_a_missing_file(tmp_path):
 def test_writing_into_nothing(tmp_path):
     with pytest.raises(RecipeError, match=r"cannot write recipe .*No such file"):
         write_recipe(RECIPE, tmp_path / "absent" / "m.json")
+
+
+def with_classes(classes, **assignment):
+    plan = replace(RECIPE.plans[0], classes=classes, assignment=assignment)
+    return replace(RECIPE, plans=(plan,))
+
+
+def test_recipes_are_compared_choice_by_choice():
+    one = with_classes({"linear-1": "linear-l"}, program="composed", **{"executor:linear-1": "a"})
+    two = with_classes(
+        {"linear-1": "linear-l"},
+        program="composed",
+        cuda_graphs="whole",
+        **{"executor:linear-1": "b"},
+    )
+    assert differences(one, two) == (
+        Difference(dimension="executor:linear-1", here="a", there="b"),
+        Difference(dimension="cuda_graphs", here="", there="whole"),
+    )
+    assert differences(one, one) == ()
+
+
+def test_classes_of_another_shape_are_compared_in_order():
+    one = with_classes(
+        {"linear-1": "linear-l", "linear-2": "linear-l"},
+        **{"executor:linear-1": "a", "executor:linear-2": "a"},
+    )
+    two = with_classes(
+        {"linear-8": "linear-l", "linear-9": "linear-l", "conv-3": "conv-l"},
+        **{"executor:linear-8": "a", "executor:linear-9": "b", "executor:conv-3": "c"},
+    )
+    assert differences(one, two) == (
+        Difference(dimension="executor:linear-2", here="a", there="b"),
+        Difference(dimension="executor:conv-3", here="", there="c"),
+    )

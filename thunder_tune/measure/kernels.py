@@ -32,6 +32,7 @@ from thunder_tune.measure.timing import time_step
 from thunder_tune.values.job import TimingRequest
 
 LONGEST_NAME = 72
+_TAIL = 24
 _NAMESPACES = re.compile(r"(?:\(anonymous namespace\)::|\b\w+::)+")
 _HASHED = re.compile(r"\b[a-z0-9]{40,}\b")
 
@@ -163,7 +164,10 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
     if "<" in short or short != name:
         short = _NAMESPACES.sub("", short)
     short = _HASHED.sub(lambda m: m.group()[:8], short).strip()
-    return short if len(short) <= longest else f"{short[: longest - 3]}..."
+    if len(short) <= longest:
+        return short
+    # Both ends tell kernels apart: what it is, and the tile, type or number at its end.
+    return f"{short[: longest - 3 - _TAIL]}...{short[-_TAIL:]}"
 
 
 def _last_parenthesis(text: str) -> int:
