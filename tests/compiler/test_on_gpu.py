@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from thunder_tune.compiler import build, viability
+from thunder_tune.compiler import build, tail, viability
 from thunder_tune.program import capture
 from thunder_tune.testing.small_models import TinyTransformer
 from thunder_tune.values.plan import resolve
@@ -82,6 +82,98 @@ def test_cuda_graphs_see_a_buffer_that_changes():
         model.factor = torch.full((), 5.0, device="cuda")  # another tensor, another address
         torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
         torch.testing.assert_close(built(x), model(x))
+
+
+@pytest.mark.parametrize("graphs", ["none", "whole"])
+@pytest.mark.parametrize("executor", ["folded_conv", "folded_matmul"])
+def test_a_folded_convolution_follows_its_weights(executor, graphs):
+    torch.manual_seed(0)
+    size = 1 if executor == "folded_matmul" else 3
+    model = nn.Sequential(
+        nn.Conv2d(16, 32, size, padding=size // 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()
+    )
+    model = model.eval().requires_grad_(False).to("cuda", torch.bfloat16)
+    x = torch.randn(8, 16, 14, 14, device="cuda", dtype=torch.bfloat16)
+    found = capture(model, (x,), {})
+    site = found.program.sites[0].class_id
+    assert viability(found, "cuda")(site, executor) == ""
+    plan = resolve(found.program, {f"rewrite:{site}": executor, "cuda_graphs": graphs})
+    built = build(model, plan, found)
+    with torch.no_grad():
+        for _ in range(2):
+            assert relative_error(built(x), model(x)) < 3e-2
+            model[0].weight.mul_(-1.5)
+            model[1].running_var.add_(0.5)
+        assert relative_error(built(x), model(x)) < 3e-2
+    assert built.applied == 1.0
+
+
+def test_a_residual_is_added_in_the_convolution():
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)
+
+        def forward(self, x):
+            return torch.relu(self.norm(self.conv(x)) + x)
+
+    model = Block().eval().requires_grad_(False).to("cuda", torch.bfloat16)
+    x = torch.randn(8, 32, 14, 14, device="cuda", dtype=torch.bfloat16)
+    found = capture(model, (x,), {})
+    assert found.program.sites[0].rewrite == "conv_bn_add_relu"
+    choice = {f"rewrite:{found.program.sites[0].class_id}": "folded_conv"}
+    built = build(model, resolve(found.program, choice), found)
+    with torch.no_grad():
+        assert relative_error(built(x), model(x)) < 3e-2
+
+
+@pytest.mark.parametrize("target", ["packed_linear", "float8"])
+@pytest.mark.parametrize("around", ["torch", "inductor"])
+def test_projections_of_one_input(target, around):
+    torch.manual_seed(0)
+
+    class Projections(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(128)
+            self.q, self.k = nn.Linear(128, 128), nn.Linear(128, 64)
+
+        def forward(self, x):
+            h = self.norm(x)
+            return self.q(h), self.k(h)
+
+    model = Projections().eval().requires_grad_(False).to("cuda", torch.bfloat16)
+    x = torch.randn(4, 40, 128, device="cuda", dtype=torch.bfloat16)
+    found = capture(model, (x,), {})
+    site = found.program.sites[0].class_id
+    assert viability(found, "cuda")(site, target) == ""
+    assignment = {
+        ("executor:" if c.is_anchor else "fuser:") + c.id: around for c in found.program.classes
+    }
+    plan = resolve(found.program, {**assignment, f"rewrite:{site}": target})
+    built = build(model, plan, found)
+    limit = 6e-2 if target == "float8" else 2e-2
+    with torch.no_grad():
+        for got, wanted in zip(built(x), model(x), strict=True):
+            assert relative_error(got, wanted) < limit
+    assert built.applied == 1.0
+
+
+def test_a_large_result_is_computed_behind_the_cuda_graph(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(tail, "LARGE", 1024)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 512))
+    model = model.requires_grad_(False).to("cuda", torch.bfloat16)
+    found = capture(model, (torch.randn(8, 64, device="cuda", dtype=torch.bfloat16),), {})
+    built = build(model, resolve(found.program, {"cuda_graphs": "whole"}), found)
+    assert built.graphs[0].split is not None
+    with torch.no_grad():
+        inputs = [torch.randn(8, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        results = [built(x) for x in inputs]
+        for x, result in zip(inputs, results, strict=True):
+            assert relative_error(result, model(x)) < 2e-2
 
 
 def test_training_on_the_device(transformer):

@@ -122,7 +122,7 @@ def runnable(compiled: CompiledGraph, plan: Plan, static_inputs: Sequence[bool])
     """Wrap a dispatched graph in what the plan asks for around it: CUDA graphs, TF32."""
     run = compiled.run
     if plan.cuda_graphs == "whole":
-        run = CudaGraphed(run, static_inputs, compiled.packs)
+        run = CudaGraphed(run, static_inputs, compiled.packs, compiled.split)
     else:
         run = _with_packs(run, compiled.packs)
     if plan.float32_matmul == "tf32":

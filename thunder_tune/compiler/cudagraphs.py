@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from thunder_tune.compiler.tail import Split
 from thunder_tune.executors import PackStore
 from thunder_tune.program.frontend import Graph
 
@@ -25,12 +26,19 @@ class CudaGraphed:
         run: Compiled graph; must not synchronise with the host.
         static_inputs: For each input, whether it is a parameter or buffer.
         packs: Weights that kernels of the graph keep in another form.
+        split: The same graph in two parts, of which the first is captured and the second runs
+            behind it; None: all of it is captured.
     """
 
     def __init__(
-        self, run: Graph, static_inputs: Sequence[bool], packs: PackStore | None = None
+        self,
+        run: Graph,
+        static_inputs: Sequence[bool],
+        packs: PackStore | None = None,
+        split: Split | None = None,
     ) -> None:
-        self._run = run
+        self._run = run if split is None else split.head
+        self._split = split
         self._packs = packs
         self._static = tuple(static_inputs)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -54,6 +62,8 @@ class CudaGraphed:
                 buffer.copy_(x)
         assert self._graph is not None
         self._graph.replay()
+        if self._split is not None:
+            return self._split.finish(inputs, self._outputs, torch.clone)
         return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._outputs)
 
     def _capture(self, inputs: Sequence[Any]) -> None:

@@ -22,6 +22,7 @@ from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
+from thunder_tune.compiler.tail import Split, split
 from thunder_tune.executors import OPERATOR_EXECUTORS, PackStore, operator_executor
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.frontend import CapturedGraph, Graph
@@ -40,6 +41,7 @@ class CompiledGraph:
         forward: The executable forward trace, for inspection.
         packs: Weights that its kernels keep in another form.
         backward: The executable backward trace, or None.
+        split: The program in two parts, where CUDA graphs want it so.
     """
 
     run: Graph
@@ -47,6 +49,7 @@ class CompiledGraph:
     forward: TraceCtx
     packs: PackStore
     backward: TraceCtx | None = None
+    split: Split | None = None
 
 
 def executors_for(plan: Plan) -> list[Executor]:
@@ -81,12 +84,13 @@ def compile_graph(
         trace = rewrite(tagged(graph.trace, indices, plan.precision), plan)
         if training:
             return _with_backward(trace, executors, packs)
-        forward = thunder.transform_for_execution(trace, executors_list=executors)[-1]
+        whole, forward = thunder.transform_for_execution(trace, executors_list=executors)
         return CompiledGraph(
             run=forward.python_callable(),
             places=_places(forward),
             forward=forward,
             packs=packs,
+            split=split(whole) if plan.cuda_graphs == "whole" else None,
         )
 
 
