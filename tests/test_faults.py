@@ -25,8 +25,10 @@ COMPILE_S = 5.0
 class Worker:
     """Measures one model in the child processes of one pool."""
 
-    def __init__(self, pool: InlinePool, factory: str, device: str) -> None:
-        source = ModelSource(name=REFERENCE + factory, inputs=INPUTS, device=device)
+    def __init__(
+        self, pool: InlinePool, factory: str, device: str, dtype: str = "float32"
+    ) -> None:
+        source = ModelSource(name=REFERENCE + factory, inputs=INPUTS, device=device, dtype=dtype)
         self._setting = Setting(
             source=source, limits=Limits(compile_s=COMPILE_S), timing=TimingRequest(max_s=0.2)
         )
@@ -64,15 +66,55 @@ def test_a_construct_no_front_end_knows_is_named_and_back_ends_are_tuned(
     assert Worker(pool, "Uncaptured", "cpu").measure("eager").state == "complete"
 
 
+@pytest.fixture(scope="module")
+def order(tmp_path_factory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("orders") / "order"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(ORDER_VARIABLE, str(path))
+        yield path
+
+
+class TestAnswers:
+    """A candidate gives faulty answers; the process goes on with the next one."""
+
+    @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+    def judged(self, request, pool, order):
+        worker = Worker(pool, "Plants", request.param, "bfloat16")
+        order.write_text("")
+        assert worker.measure().failure is None  # the references are made by now
+
+        def judged(fault: str) -> TrialResult:
+            order.write_text(fault)
+            return worker.measure()
+
+        return judged
+
+    @pytest.mark.parametrize(
+        ("fault", "kind"),
+        [
+            ("never written", "unwritten"),
+            ("last tile skipped", "wrong"),
+            ("last tile of the sum skipped", "wrong"),
+            ("float16 overflow", "not-finite"),
+            ("constant", "wrong"),
+            ("right on one input", "wrong"),
+        ],
+    )
+    def test_a_planted_fault_is_a_failure_of_its_kind(self, judged, fault, kind):
+        result = judged(fault)
+        assert (result.state, result.failure.kind) == ("failed", kind)
+        assert result.failure.phase == "check"
+        assert result.timing is None
+        assert judged("").failure is None
+
+    def test_an_answer_nearer_to_the_truth_than_eager_is_accepted(self, judged):
+        result = judged("nearer to the truth")
+        assert result.failure is None
+        assert result.accuracy.error_ratio < 1.0
+
+
 class TestWhileItRuns:
     """A candidate that was well begins to misbehave."""
-
-    @pytest.fixture(scope="class")
-    def order(self, tmp_path_factory) -> Iterator[Path]:
-        path = tmp_path_factory.mktemp("orders") / "order"
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv(ORDER_VARIABLE, str(path))
-            yield path
 
     @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
     def worker(self, request, pool, order) -> Worker:

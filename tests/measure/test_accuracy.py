@@ -196,6 +196,44 @@ def test_overflow_is_not_finite(judge, model):
     assert found.kind == "not-finite"
 
 
+def test_overflow_in_one_element_of_one_input_is_not_finite(judge, model):
+    victim = judge._reference.cases[-1].inputs.args[0]
+
+    def candidate(x):
+        out = model(x)
+        if torch.equal(x, victim):
+            out[-1, -1] = (out[-1, -1].half() * 1e8).float()
+        return out
+
+    assert rejection(judge, candidate).kind == "not-finite"
+
+
+def test_overflow_that_a_saturating_function_hides_is_wrong():
+    class Saturating(nn.Linear):
+        def forward(self, x):
+            return torch.atan(super().forward(x) * 1e5 / 5e4)
+
+    model = Saturating(WIDTH, CLASSES)
+    judge = Judge(model, make_inputs, device="cpu", policies=["mixed"])
+
+    def candidate(x):
+        hidden = (nn.functional.linear(x, model.weight, model.bias) * 1e5).half()
+        return torch.atan(hidden.float() / 5e4)
+
+    assert candidate(judge.inputs[0].args[0]).isfinite().all()
+    assert rejection(judge, candidate).kind == "wrong"
+
+
+@pytest.mark.parametrize("policy", ["same", "mixed"])
+def test_skipped_tile_of_a_sum_is_wrong(policy):
+    model = nn.Linear(WIDTH, CLASSES)
+    judge = Judge(model, make_inputs, device="cpu", policies=[policy])
+    found = rejection(
+        judge, lambda x: nn.functional.linear(x[:, :-2], model.weight[:, :-2], model.bias)
+    )
+    assert found.kind == "wrong"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

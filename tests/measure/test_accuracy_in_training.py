@@ -49,6 +49,30 @@ def test_wrong_gradient_in_one_of_many_is_wrong(training_judge, own_training, in
     assert caught.value.accuracy.gradient_error_ratio > 2.0
 
 
+@pytest.mark.parametrize("index", range(5))  # that of the last bias is one for all inputs
+def test_gradient_of_another_input_in_one_of_many_is_wrong(training_judge, own_training, index):
+    before = []
+
+    def stale(gradient):
+        before.append(gradient.clone())
+        return before[max(0, len(before) - 2)]
+
+    with pytest.raises(Rejected, match="gradient") as caught:
+        training_judge.judge(wrong_gradient(own_training, index, stale))
+    assert caught.value.kind in ("wrong", "unstable")
+
+
+def test_gradients_that_add_up_over_calls_are_rejected(training_judge, own_training):
+    total = []
+
+    def adding(gradient):
+        total.append(gradient.clone())
+        return sum(total)
+
+    with pytest.raises(Rejected, match="gradient"):
+        training_judge.judge(wrong_gradient(own_training, 2, adding))
+
+
 def test_missing_gradient_is_wrong_shape(training_judge, own_training):
     with pytest.raises(Rejected, match=r"gradient of 0\.bias is missing") as caught:
         training_judge.judge(wrong_gradient(own_training, 1, lambda g: None))

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -109,6 +110,60 @@ class Obeys(Good):
             _hoard(device)
         if order == "spin":
             _spin(device)
+
+
+class Plants(Good):
+    """Is captured and judged like any other; then its answers may be told to be faulty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer and plant the fault of the moment."""
+        answer: Tensor = self.plant(_cancelling(self.linear(x)), x)
+        return answer
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # as above
+    def plant(self, out: Tensor, x: Tensor) -> Tensor:
+        """Return an answer with the fault that was ordered, else as it is."""
+        order = Path(os.environ[ORDER_VARIABLE]).read_text()
+        plants: dict[str, Callable[[], Tensor]] = {
+            "never written": lambda: torch.empty_like(out),
+            "last tile skipped": lambda: _skipped(out),
+            "last tile of the sum skipped": lambda: self._partial(x),
+            "float16 overflow": lambda: ((out.half() * 1e6) / 1e6).to(out.dtype),
+            "constant": lambda: torch.full_like(out, 0.1),
+            "right on one input": lambda: self._remembered(out),
+            "nearer to the truth": lambda: self._exact(x),
+        }
+        return plants[order]() if order else out
+
+    def _partial(self, x: Tensor) -> Tensor:
+        out = nn.functional.linear(x[:, :-2], self.linear.weight[:, :-2], self.linear.bias)
+        return _cancelling(out)
+
+    def _remembered(self, out: Tensor) -> Tensor:
+        if self._kept is None:
+            self._kept = out.clone()
+        return self._kept.clone()
+
+    def _exact(self, x: Tensor) -> Tensor:
+        weight, bias = self.linear.weight.double(), self.linear.bias.double()
+        out = nn.functional.linear(x.double(), weight, bias)
+        return _cancelling(out).to(x.dtype)
+
+
+def _cancelling(x: Tensor) -> Tensor:
+    """Return a small difference of large numbers: step by step it loses digits."""
+    return x * 1.7 - x * 1.6
+
+
+def _skipped(out: Tensor) -> Tensor:
+    """Leave the last elements of an answer at zero."""
+    out = out.clone()
+    out.view(-1)[-4:] = 0.0
+    return out
 
 
 def _hoard(device: torch.device) -> None:
