@@ -130,20 +130,6 @@ def test_in_place_ops_are_replayed_out_of_place():
         torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
 
 
-def test_in_place_change_of_a_view_is_refused_by_name_file_and_line():
-    class Writes(torch.nn.Module):
-        def forward(self, x):
-            y = x * 2
-            y[0].add_(1.0)
-            return y
-
-    program = capture(Writes(), (torch.ones(3, 3),), {}, front_end="dynamo").program
-    assert program.front_end == "none"
-    assert not program.is_captured
-    assert "add_" in program.reason
-    assert "test_capture.py" in program.reason
-
-
 def test_graph_breaks_give_several_graphs_of_one_program():
     model = GraphBreak().eval()
     x = torch.randn(4, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -203,4 +204,6 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any]:
     else:
         path = bsym.sym.name.removeprefix(f"{bsym.sym.module.__name__}.")
         function = operator.attrgetter(path)(bsym.sym.module)
+    if isinstance(function, functools.partial):  # FX names a call after its function
+        functools.update_wrapper(function, function.func)
     return function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from thunder.core.transform_common import dce
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
 from thunder_tune.program.replay import Unsupported, trace_graph
 from thunder_tune.program.structure import analyse
+
+_NO_LIMIT = 2**20
 
 
 def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph:
@@ -58,14 +61,16 @@ class DynamoFrontEnd:
             graphs.append(captured)
             return captured
 
+        # The limit is per code object: in a process that captured a few models of one class,
+        # Dynamo would run the next one, and any call that fits no graph, eagerly without a word.
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, _NO_LIMIT)
+        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, _NO_LIMIT)
         entry = torch.compile(model, backend=back_end, dynamic=False)
         try:
-            # The limit is per code object: a process that compiled many copies of a model's class
-            # would capture nothing.
-            unlimited = torch._dynamo.config.patch(
-                recompile_limit=2**20, accumulated_recompile_limit=2**20
-            )
-            with torch.set_grad_enabled(training), unlimited:
+            # A warning is no reason to break a graph: it comes after the graph instead.
+            reordered = torch._dynamo.config.patch(reorderable_logging_functions={warnings.warn})
+            with torch.set_grad_enabled(training), reordered:
                 entry(*args, **kwargs)
         except Unsupported as error:
             raise CaptureError(str(error)) from error

@@ -1,19 +1,24 @@
-"""Torch calls that have no Thunder symbol: kept whole, as one op of the trace."""
+"""Torch calls that have no Thunder symbol: kept whole, as one op of the trace.
+
+Their gradient is autograd's own: the backward op computes the call again and goes back through it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from thunder.core import prims
-from thunder.core.devices import to_device
-from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.devices import to_device, to_torch_device
+from thunder.core.dtypes import is_inexact_dtype, to_dtype, to_torch_dtype
 from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.pytree import tree_map
 from thunder.core.symbol import Symbol
+from thunder.core.transforms import register_grad
 from thunder.extend import OperatorExecutor, register_executor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 
 class _OpaqueExecutor(OperatorExecutor):
@@ -23,22 +28,46 @@ class _OpaqueExecutor(OperatorExecutor):
 opaque_executor = _OpaqueExecutor("thunder_tune_opaque", version=torch.__version__)
 register_executor(opaque_executor)
 
+KEPT_WHOLE = frozenset({getattr(torch, "_grouped_mm", None)})
+"""Functions whose Thunder symbol cannot be used: thunder 0.2.6's check of it takes three arguments
+where the call has five."""
+
 _symbols: dict[Any, Symbol] = {}
+_names: set[str] = set()
 
 
-def _fake_results(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Run the function on fake tensors and describe the results as proxies."""
-    with FakeTensorMode() as mode:
+class _NoticesRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether an operator below draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_random = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        self.is_random = self.is_random or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def _run_fake(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, bool]:  # noqa: ANN401
+    """Run the function on fake tensors; return its results and whether it is random."""
+    with FakeTensorMode() as mode, _NoticesRandomness() as notices:
 
         def fake(x: Any) -> Any:  # noqa: ANN401
             if isinstance(x, TensorProxy):
-                with mode:
-                    return torch.empty(
-                        tuple(x.shape), dtype=to_torch_dtype(x.dtype), device=str(x.device)
+                return mode.from_tensor(
+                    torch.empty(
+                        tuple(x.shape),
+                        dtype=to_torch_dtype(x.dtype),
+                        device=to_torch_device(x.device),
                     )
+                )
             return x.value if isinstance(x, NumberProxy) else x
 
-        results = function(*tree_map(fake, args), **tree_map(fake, kwargs))
+        return function(*tree_map(fake, args), **tree_map(fake, kwargs)), notices.is_random
+
+
+def _fake_results(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Describe the function's results as proxies."""
 
     def proxy(x: Any) -> Any:  # noqa: ANN401
         if isinstance(x, torch.Tensor):
@@ -47,26 +76,117 @@ def _fake_results(function: Callable[..., Any], args: Any, kwargs: Any) -> Any: 
             )
         return x
 
-    if isinstance(results, tuple):
+    results, _ = _run_fake(function, args, kwargs)
+    if isinstance(results, (tuple, list)):  # also torch's named tuples, which no trace can print
         return tuple(proxy(r) for r in results)
     return tree_map(proxy, results)
 
 
-def opaque_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+def opaque_call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    has_gradient: bool,
+) -> Any:  # noqa: ANN401 - proxies of the results
     """Record one call of a torch function as an op that no choice can divide.
 
+    Args:
+        function: What to call.
+        args: Its arguments, tensors as proxies.
+        kwargs: Its keyword arguments.
+        has_gradient: Whether a gradient goes through its result.
+
     Raises:
-        NotImplementedError: A gradient is needed; an opaque op has none.
+        NotImplementedError: A gradient is needed of a random function: computing it again in the
+            backward pass would draw other numbers.
     """
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, TensorProxy)]
-    name = str(getattr(function, "__name__", function)).replace(".", "_")
-    if any(t.requires_grad for t in tensors):
-        raise NotImplementedError(f"{name} has no Thunder symbol, so no gradient")
-    if function not in _symbols:
-        _symbols[function] = opaque_executor.register_operator(
-            f"opaque_{name}_{len(_symbols)}",
-            meta=lambda *a, **k: _fake_results(function, a, k),
-            fn=function,
-            tags=[prims.OpTags.AUTO_REGISTERED],
+    symbol = _symbols.get(function)
+    if symbol is None:
+        symbol = _symbols[function] = _register(function)
+    if has_gradient and _run_fake(function, args, kwargs)[1]:
+        raise NotImplementedError(
+            f"{symbol.name} is random and has no Thunder symbol: no gradient"
         )
-    return _symbols[function](*args, **kwargs)
+    return symbol(*args, **kwargs)
+
+
+def _register(function: Callable[..., Any]) -> Symbol:
+    """Make the symbol of a function, named after it, and its gradient rule."""
+    name = f"opaque_{getattr(function, '__name__', function)}".replace(".", "_")
+    while name in _names:
+        name += "_"
+    _names.add(name)
+    symbol: Symbol = opaque_executor.register_operator(
+        name,
+        meta=lambda *a, **k: _fake_results(function, a, k),
+        fn=function,
+        tags=[prims.OpTags.AUTO_REGISTERED],
+    )
+    backward: Symbol = opaque_executor.register_operator(
+        f"{name}_backward",
+        meta=_backward_meta,
+        fn=lambda *operands: _backward(function, *operands),
+        tags=[prims.OpTags.AUTO_REGISTERED],
+    )
+
+    def rule(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        result = symbol(*args, **kwargs)
+        given = [r for r in _tensors(result) if is_inexact_dtype(r.dtype)]
+        # Thunder does not know which intermediates need one: what is not used is dropped later.
+        wanted = [x for x in _tensors((args, kwargs)) if is_inexact_dtype(x.dtype)]
+        if given and wanted:
+            cotangents = tuple(prims.get_grad(r) for r in given)
+            names = {x.name for x in wanted}
+            leaves, _ = tree_flatten((args, kwargs))
+            places = tuple(
+                i for i, x in enumerate(leaves) if isinstance(x, TensorProxy) and x.name in names
+            )
+            gradients = backward(cotangents, places, args, kwargs)
+            for place, gradient in zip(places, gradients, strict=True):
+                prims.put_grad(leaves[place], gradient)
+        return result
+
+    register_grad(symbol.id, rule)
+    return symbol
+
+
+def _tensors(values: Any) -> list[TensorProxy]:  # noqa: ANN401
+    """Return each different tensor among arguments or results."""
+    leaves, _ = tree_flatten(values)
+    return list({x.name: x for x in leaves if isinstance(x, TensorProxy)}.values())
+
+
+def _backward_meta(
+    cotangents: Sequence[TensorProxy],
+    places: Sequence[int],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[TensorProxy, ...]:
+    leaves, _ = tree_flatten((args, kwargs))
+    return tuple(TensorProxy(like=leaves[i], requires_grad=False) for i in places)
+
+
+def _backward(
+    function: Callable[..., Any],
+    cotangents: Sequence[torch.Tensor],
+    places: Sequence[int],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[torch.Tensor, ...]:
+    """Call the function again and return the gradients of the arguments at `places`."""
+    leaves, structure = tree_flatten((args, kwargs))
+    with torch.enable_grad():
+        for i in places:
+            leaves[i] = leaves[i].detach().requires_grad_()
+        args, kwargs = tree_unflatten(leaves, structure)
+        flat, _ = tree_flatten(function(*args, **kwargs))
+        results = [r for r in flat if isinstance(r, torch.Tensor) and r.dtype.is_floating_point]
+        roots = [(r, c) for r, c in zip(results, cotangents, strict=True) if r.requires_grad]
+        inputs = [leaves[i] for i in places]
+        gradients = torch.autograd.grad(
+            [r for r, _ in roots], inputs, [c for _, c in roots], allow_unused=True
+        )
+    return tuple(
+        torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
 import torch.nn.functional as F
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
 
@@ -36,7 +38,7 @@ def _multi_head_attention(
     static_v: TensorProxy | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> tuple[TensorProxy, None]:
+) -> tuple[TensorProxy, TensorProxy | None]:
     """`torch.nn.functional.multi_head_attention_forward` as linear, SDPA, linear.
 
     Tensors are (length, batch, embed), as torch.nn.MultiheadAttention passes them.
@@ -44,8 +46,6 @@ def _multi_head_attention(
     refused = {
         "bias_k": bias_k is not None or bias_v is not None,
         "add_zero_attn": add_zero_attn,
-        "key_padding_mask": key_padding_mask is not None,
-        "need_weights": need_weights,
         "static_k": static_k is not None or static_v is not None,
         "a two-dimensional input": query.ndim != 3,
     }
@@ -61,31 +61,68 @@ def _multi_head_attention(
     if self_attention and not use_separate_proj_weight:
         parts = ltorch.chunk(ltorch.linear(query, in_proj_weight, in_proj_bias), 3, -1)
     else:
-        biases = (None, None, None) if in_proj_bias is None else ltorch.chunk(in_proj_bias, 3)
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
+        biases: Any = (None, None, None) if in_proj_bias is None else ltorch.chunk(in_proj_bias, 3)
+        projections: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
         if not use_separate_proj_weight:
-            weights = ltorch.chunk(in_proj_weight, 3)
+            projections = ltorch.chunk(in_proj_weight, 3)
         parts = [
             ltorch.linear(x, w, b)
-            for x, w, b in zip((query, key, value), weights, biases, strict=True)
+            for x, w, b in zip((query, key, value), projections, biases, strict=True)
         ]
 
     def heads(x: TensorProxy) -> TensorProxy:
         split = ltorch.reshape(x, (batch, x.shape[1], num_heads, head))
         return ltorch.permute(split, (0, 2, 1, 3))
 
-    if attn_mask is not None:
-        is_causal = False
-        if attn_mask.ndim == 3:
-            shape = (batch, num_heads, *attn_mask.shape[-2:])
-            attn_mask = ltorch.reshape(attn_mask, shape)
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = ltorch.reshape(attn_mask, (batch, num_heads, *attn_mask.shape[-2:]))
+    if key_padding_mask is not None:
+        padding = ltorch.reshape(key_padding_mask, (batch, 1, 1, key.shape[1]))
+        attn_mask = _both_masks(attn_mask, padding, query.dtype)
+    is_causal = is_causal and attn_mask is None
     q, k, v = (heads(x) for x in parts)
-    y = ltorch.scaled_dot_product_attention(
-        q, k, v, attn_mask, dropout_p if training else 0.0, is_causal
-    )
+    dropout_p = dropout_p if training else 0.0
+    weights = None
+    if need_weights:
+        y, weights = _attention_with_weights(q, k, v, attn_mask, dropout_p)
+        weights = ltorch.mean(weights, 1) if average_attn_weights else weights
+    else:
+        # True leaves out here, and keeps in SDPA's boolean masks: added, there is no doubt.
+        mask = None if attn_mask is None else _additive(attn_mask, query.dtype)
+        y = ltorch.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
     y = ltorch.reshape(ltorch.permute(y, (0, 2, 1, 3)), (batch, length, embed))
     y = ltorch.linear(y, out_proj_weight, out_proj_bias)
-    return ltorch.transpose(y, 0, 1), None
+    return ltorch.transpose(y, 0, 1), weights
+
+
+def _additive(mask: TensorProxy, dtype: dtypes.dtype) -> TensorProxy:
+    """Return a mask as what is added to the scores; True in a boolean mask leaves out."""
+    if not dtypes.is_boolean_dtype(mask.dtype):
+        return mask
+    zeros = ltorch.zeros(*mask.shape, device=mask.device, dtype=dtype)
+    filled: TensorProxy = ltorch.masked_fill(zeros, mask, float("-inf"))
+    return filled
+
+
+def _both_masks(
+    mask: TensorProxy | None, padding: TensorProxy, dtype: dtypes.dtype
+) -> TensorProxy:
+    padding = _additive(padding, dtype)
+    both: TensorProxy = padding if mask is None else ltorch.add(_additive(mask, dtype), padding)
+    return both
+
+
+def _attention_with_weights(
+    q: TensorProxy, k: TensorProxy, v: TensorProxy, mask: TensorProxy | None, dropout_p: float
+) -> tuple[TensorProxy, TensorProxy]:
+    """Attention step by step, for callers that ask for its weights."""
+    scores = ltorch.matmul(q * math.sqrt(1.0 / q.shape[-1]), ltorch.transpose(k, -2, -1))
+    if mask is not None:
+        scores = scores + _additive(mask, q.dtype)
+    weights = ltorch.softmax(scores, -1)
+    if dropout_p > 0.0:
+        weights = ltorch.dropout(weights, dropout_p)
+    return ltorch.matmul(weights, v), weights
 
 
 OPENED: dict[Any, Callable[..., Any]] = {

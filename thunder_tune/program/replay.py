@@ -6,31 +6,38 @@ called as the Thunder symbol that stands for it, under an open trace, so that th
 
 from __future__ import annotations
 
-import operator
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import thunder
+import thunder.torch as ltorch
 import torch
 import torch.fx as fx
+from thunder.common import CompileData, CompileStats
+from thunder.core import prims
+from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import Languages, langctx
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.torch import _torch_to_thunder_function_map
 
-from thunder_tune.program.opaque import opaque_call
+from thunder_tune.program.opaque import KEPT_WHOLE, opaque_call
 from thunder_tune.program.opened import OPENED
+from thunder_tune.program.writes import (
+    IN_PLACE_OPERATORS,
+    CannotWrite,
+    Memory,
+    has_gradient,
+    has_in_place_flag,
+    name_of,
+    written,
+)
 
 _PLAIN_MODULES = frozenset({"_operator", "builtins", "math", "itertools"})
-_VIEW_METHODS = frozenset(
-    "view reshape permute transpose t expand expand_as unsqueeze squeeze flatten unflatten chunk "
-    "split narrow select unbind view_as reshape_as mT T".split()
-)
-_OUT_OF_PLACE = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
+_AUTOCAST = {
+    torch.amp.autocast_mode._enter_autocast: ltorch.autocast_enter,
+    torch.amp.autocast_mode._exit_autocast: ltorch.autocast_exit,
 }
 
 
@@ -63,94 +70,131 @@ def source_line(node: fx.Node) -> str:
 class _Replay(fx.Interpreter):
     """Calls every node of a graph as Thunder's symbol."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, data: CompileData) -> None:
         super().__init__(graph, garbage_collect_values=False)
         self.current: fx.Node | None = None
+        self._inputs: dict[fx.Node, TensorProxy] = {}
+        self._data = data
+        self._memory = Memory(graph.graph)
+        self._changed: dict[fx.Node, TensorProxy] = {}
 
     def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401
         self.current = n
-        in_place = self._in_place_target(n)
+        target = written(n)
+        before = self.env.get(target) if target is not None else None
         result = super().run_node(n)
-        if in_place is not None:
-            # Later users of the old node must see the new value, as they would in eager mode.
-            self.env[in_place] = result
+        if target is not None and isinstance(before, TensorProxy):
+            result = ltorch.to(result, before.dtype) if result.dtype != before.dtype else result
+            try:
+                changed = self._memory.write(
+                    self.env,
+                    n,
+                    target,
+                    result,
+                    super().run_node,
+                    is_tracked=self._data.is_grad_enabled,
+                )
+            except CannotWrite as error:
+                raise Unsupported(
+                    f"in-place change of a view ({error}) by {name_of(n)} at {source_line(n)}"
+                ) from error
+            if changed is not None:
+                self._changed.setdefault(changed, self._inputs[changed])
         return result
 
-    def _in_place_target(self, n: fx.Node) -> fx.Node | None:
-        """Return the node that `n` overwrites, if it is replayed out of place."""
-        if not n.args or not isinstance(n.args[0], fx.Node):
-            return None
-        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-        writes = (
-            n.kwargs.get("inplace") is True
-            or n.target in _OUT_OF_PLACE
-            or (name.endswith("_") and not name.endswith("__"))
-            or (n.target is torch.nn.functional.dropout and len(n.args) > 3 and n.args[3] is True)
-        )
-        if not writes or not isinstance(self.env.get(n.args[0]), TensorProxy):
-            return None
-        target = n.args[0]
-        if target.op == "placeholder":
-            raise Unsupported(f"in-place change of an input by {name} at {source_line(n)}")
-        for alias in _aliases(target):
-            if any(user > n for user in alias.users):
-                raise Unsupported(f"in-place change of a view by {name} at {source_line(n)}")
-        return target
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        value = super().placeholder(target, args, kwargs)
+        assert self.current is not None
+        self._inputs[self.current] = value
+        return value
+
+    def write_inputs(self) -> None:
+        """Write the inputs that the graph changes, once it needs their old values no more."""
+        for node, original in self._changed.items():
+            prims.copy_(detached(self.env[node]), original, grad_enabled=False)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        assert self.current is not None
         args, kwargs = _native(args), _native(kwargs)
         if "_log_api_usage_once" in str(target):
             return None
-        if target in _OUT_OF_PLACE and isinstance(args[0], TensorProxy):
-            target = _OUT_OF_PLACE[target]
-        if kwargs.get("inplace") is True:
-            kwargs = {k: v for k, v in kwargs.items() if k != "inplace"}
-        if target is torch.nn.functional.dropout and len(args) > 3:
-            args = args[:3]
+        if target is torch._C._set_grad_enabled:
+            self._data.is_grad_enabled = bool(args[0])
+            return None
+        if target in _AUTOCAST:
+            _AUTOCAST[target].meta(*args, **kwargs)
+            return None
+        if target in IN_PLACE_OPERATORS and isinstance(args[0], TensorProxy):
+            return IN_PLACE_OPERATORS[target](*args, **kwargs)
+        kwargs.pop("out", None)
+        if has_in_place_flag(self.current) or "inplace" in kwargs:
+            args, kwargs = _without_flag(target, args, kwargs)
+        elif written(self.current) is not None and target.__name__.endswith("_"):
+            target = _out_of_place(target)
         function = OPENED.get(target) or _torch_to_thunder_function_map.get(target)
-        if function is None:
+        if function is None or target in KEPT_WHOLE:
             if getattr(target, "__module__", "") in _PLAIN_MODULES:
                 function = target
             else:
-                return opaque_call(target, args, kwargs)
+                return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
         return function(*args, **kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         args, kwargs = _native(args), _native(kwargs)
+        receiver, *rest = args
+        if target == "requires_grad_":
+            return receiver
+        if target in ("detach", "detach_"):
+            return detached(receiver)
         name = target
         if target.endswith("_") and not target.endswith("__"):
             name = target[:-1]
-        receiver, *rest = args
-        if name == "requires_grad" or (name == "detach" and not receiver.requires_grad):
-            return receiver
+            if name in _METHODS:
+                return _METHODS[name](*args, **kwargs)
         try:
             method = getattr(receiver, name)
         except AttributeError:
-            return opaque_call(getattr(torch.Tensor, target), args, kwargs)
+            function = getattr(torch.Tensor, name, None)
+            if function is None:
+                raise NotImplementedError(f"no form of {target} that leaves its input") from None
+            assert self.current is not None
+            return opaque_call(function, args, kwargs, has_gradient=has_gradient(self.current))
         return method(*rest, **kwargs)
 
 
-def _aliases(node: fx.Node) -> set[fx.Node]:
-    """Return the other nodes that may share memory with a node through views."""
-    base = node
-    while _is_view(base) and base.args and isinstance(base.args[0], fx.Node):
-        base = base.args[0]
-    found, todo = {base}, [base]
-    while todo:
-        for user in todo.pop().users:
-            if _is_view(user) and user not in found:
-                found.add(user)
-                todo.append(user)
-    return found - {node}
+def _without_flag(target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    bound = inspect.signature(target).bind(*args, **kwargs)
+    bound.arguments.pop("inplace", None)
+    return bound.args, bound.kwargs
 
 
-def _is_view(node: fx.Node) -> bool:
-    if node.op == "call_method":
-        return node.target in _VIEW_METHODS
-    return node.op == "call_function" and (
-        node.target in (operator.getitem, torch.chunk, torch.split, torch.permute, torch.transpose)
-        or getattr(node.target, "__name__", "") in _VIEW_METHODS
-    )
+def _out_of_place(target: Any) -> Any:  # noqa: ANN401 - a torch function
+    """Return torch's function of the same name without the underscore."""
+    for module in (torch, torch.nn.functional):
+        found = getattr(module, target.__name__[:-1], None)
+        if found is not None:
+            return found
+    raise NotImplementedError(f"no form of {target.__name__} that leaves its input")
+
+
+def detached(value: TensorProxy) -> TensorProxy:
+    """Return a tensor that no gradient goes through."""
+    result: TensorProxy = prims.shallow_copy(value)
+    result.tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
+    return result
+
+
+def _copied(receiver: TensorProxy, source: TensorProxy, non_blocking: bool = False) -> TensorProxy:
+    result: TensorProxy = ltorch.expand(ltorch.to(source, receiver.dtype), tuple(receiver.shape))
+    return result
+
+
+_METHODS: dict[str, Callable[..., TensorProxy]] = {
+    "zero": ltorch.zeros_like,
+    "fill": ltorch.full_like,
+    "copy": _copied,
+}
+"""In-place methods without underscore -> their new value, where no method gives it."""
 
 
 def trace_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> TraceCtx:
@@ -166,11 +210,14 @@ def trace_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> TraceCtx:
     Raises:
         Unsupported: A construct has no faithful replay; the message names it, file and line.
     """
-    replay = _Replay(graph)
+    data = CompileData(fn=graph, executors_list=[], disable_preprocessing=True)
+    replay = _Replay(graph, data)
 
     def program(*values: Any) -> Any:  # noqa: ANN401
-        with langctx(Languages.TORCH):
-            return _native(replay.run(*values))
+        with langctx(Languages.TORCH), compile_data_and_stats(data, CompileStats()):
+            result = _native(replay.run(*values))
+            replay.write_inputs()
+            return result
 
     tracer: Callable[..., TraceCtx] = thunder.trace()
     try:
