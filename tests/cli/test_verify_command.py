@@ -157,6 +157,16 @@ def test_disturbances_are_shown(use_pool, capsys):
     assert "disturbed, of 3 processes: host-busy in 3, clock-changed in 3" in err
 
 
+def test_noise_in_which_a_change_would_not_show_confirms_nothing(use_pool, capsys):
+    use_pool(noise=1.0, marks=("host-busy",))
+    document, _ = verify(capsys, "--fail-if-slower", "50", status=1)
+    assert (document["finding"], document["change_percent"]) == ("not comparable", None)
+    assert document["tuned"]["latency_ms"] > 0
+    assert document["reason"].startswith("too much noise: a change below ")
+    count = len(document["processes"])
+    assert document["reason"].endswith(f"of {count} processes: host-busy in {count}")
+
+
 @pytest.mark.parametrize("percent", ["-1", "100", "x"])
 def test_a_percentage_out_of_range_is_refused(capsys, percent):
     assert run(["verify", str(PATH), "--fail-if-slower", percent]) == 2

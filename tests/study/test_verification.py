@@ -64,3 +64,13 @@ def test_resolution_is_the_half_width_measured_now():
     stated = claim(1.20, (1.19, 1.21))
     assert check(stated, now(1.2, (1.2 / 1.05, 1.2 * 1.05))).resolution == pytest.approx(0.05)
     assert check(stated, now(1.2, (0.0, math.inf))).resolution == math.inf
+
+
+@pytest.mark.parametrize(
+    ("measured", "reach", "is_noisy"),
+    [(1.2, 1.09, False), (1.2, 1.11, True), (1.2, math.inf, True), (0.5, 1.11, False)],
+)
+def test_agreement_within_much_noise_means_nothing(measured, reach, is_noisy):
+    stated = claim(1.20, (1.19, 1.21))
+    found = check(stated, now(measured, (measured / reach, measured * reach)))
+    assert found.is_too_noisy is is_noisy

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.bench_command import recipe_of, setting_of, tuned_in
-from thunder_tune.cli.documents import failure_text, verify_document
+from thunder_tune.cli.documents import disturbances, failure_text, verify_document
 from thunder_tune.cli.durations import seconds_of
 from thunder_tune.errors import InputError, ModelError
 from thunder_tune.values.comparison import Comparison
@@ -140,17 +140,25 @@ def _verify(recipe: Recipe, budget_s: float | None, ray_address: str | None) -> 
             seed=recipe.source.seed,
         )
     now = tuned_in(recipe, comparison)
+    found = Verification(recipe=recipe, here=here, comparison=comparison, now=now)
     error = failure_text(comparison.standing(TUNED).failure)
     if now is None and not error:
         error = "no baseline of the claim could be measured: allow a longer --time-budget"
-    return Verification(
-        recipe=recipe,
-        here=here,
-        comparison=comparison,
-        now=now,
-        check=verification.check(claim, now) if now and not error else None,
-        error=error,
-    )
+    if error or now is None:
+        return replace(found, error=error)
+    check = verification.check(claim, now)
+    if check.is_too_noisy:
+        return replace(found, reason=_too_noisy(check, comparison))
+    return replace(found, check=check)
+
+
+def _too_noisy(check: Check, comparison: Comparison) -> str:
+    total = len(comparison.rounds)
+    seen = [f"{mark} in {n}" for mark, n in disturbances(comparison).items()]
+    why = f"; disturbed, of {total} processes: {', '.join(seen)}" if seen else ""
+    if not math.isfinite(check.resolution):
+        return f"fewer than two processes timed both recipe and baseline{why}"
+    return f"too much noise: a change below {100 * check.resolution:.0f} % would not show{why}"
 
 
 def _print(found: Verification, *, as_json: bool) -> None:
@@ -207,6 +215,4 @@ def _said(found: Verification) -> list[str]:
 def _by_how_much(check: Check) -> str:
     if check.finding == "changed":
         return f" by {100 * check.change:+.1f} %"
-    if not math.isfinite(check.resolution):
-        return " as far as too few processes can tell"
     return f" to within {100 * check.resolution:.1f} %"

@@ -16,6 +16,8 @@ from thunder_tune.values.study import Winner, baselines_for
 
 TOLERANCE = 0.01
 """A ratio measured on another occasion may lie this far outside the stated interval."""
+TOO_NOISY = 0.1
+"""Half width of the interval measured now from which on agreement with a claim means nothing."""
 
 Finding = Literal["confirmed", "changed"]
 
@@ -35,6 +37,11 @@ class Check:
     finding: Finding
     change: float
     resolution: float
+
+    @property
+    def is_too_noisy(self) -> bool:
+        """Whether no change was seen because next to none could be."""
+        return self.finding == "confirmed" and self.resolution > TOO_NOISY
 
     def is_worse_by(self, share: float) -> bool:
         """Whether the claim is broken by more than a share of the speedup."""
