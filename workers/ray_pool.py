@@ -190,11 +190,13 @@ def start_ray_pool(
         session: "module:attribute" that answers the jobs in the children.
 
     Raises:
-        InputError: More GPUs are asked for than there are.
+        InputError: More GPUs, or CPU slots, are asked for than there are.
         RayUnavailable: Ray cannot be started or reached.
         WorkerError: An actor cannot be started; nothing stays behind.
     """
     owns_ray = not ray.is_initialized()
+    if owns_ray and ray_address is None and device != "cuda":
+        _check_slots(workers or 1)
     if owns_ray:
         _connect(ray_address, slots=workers or 1)
     started: list[RayWorker] = []
@@ -260,6 +262,13 @@ def _connect(address: str | None, *, slots: int) -> None:
         # application's own.
         if in_main_thread and handler not in (signal.SIG_DFL, None):
             signal.signal(signal.SIGTERM, handler)
+
+
+def _check_slots(workers: int) -> None:
+    """Refuse CPU slots of less than a core: they would share memory and time to no end."""
+    cores = os.cpu_count() or 1
+    if workers > cores:
+        raise InputError(f"workers {workers}: this machine has {cores} cores: use at most {cores}")
 
 
 def _count(device: str, workers: int | None) -> int:

@@ -23,6 +23,7 @@ def inputs():
     return torch.randn(1, 4)
 """
 CPU = ["--device", "cpu"]
+METRIC = ["--metric-min", "1", "--metric"]
 
 
 def error_line(capsys) -> str:
@@ -51,6 +52,8 @@ def error_line(capsys) -> str:
         (["run", "--model", "mlp", *CPU, "--time-budget", "soon"], "duration 'soon': write 90"),
         (["run", "--model", "mlp", *CPU, "--workers", "0"], "workers 0: must be at least 1"),
         (["run", "--model", "mlp", *CPU, "--metric", "a:b"], "belong together"),
+        (["run", "--model", "mlp", *CPU, *METRIC, "users:fn"], "metric 'users:fn' cannot be impo"),
+        (["run", "--model", "mlp", *CPU, *METRIC, "absent:fn"], "No module named 'absent'"),
         (["run", "--model", "mlp", *CPU, "--study", "a/b"], "study name 'a/b'"),
         (["run", "--model", "mlp", *CPU, "--storage", "/proc/x/y.db"], "/proc/x/y.db"),
         (["run", "--model", "mlp", *CPU, "--storage", "nosql://x/y"], "nosql"),

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import thunder_tune
-from thunder_tune.errors import WorkerError
+from thunder_tune.errors import InputError, WorkerError
 from thunder_tune.testing.pool_contract import (
     PATIENCE_S,
     SETTING,
@@ -78,6 +78,13 @@ def test_a_second_pool_shares_ray_and_leaves_it_running(ray_pool):
         start_pool(device="cuda", workers=1, ray_address=None, log_folder="", limits=Limits())
     assert ray.is_initialized()
     assert run(ray_pool, trial()).state == "complete"
+
+
+def test_more_slots_than_cores_are_refused(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    with pytest.raises(InputError, match=r"^workers 5: this machine has 4 cores: use at most 4$"):
+        start_pool(device="cpu", workers=5, ray_address=None, log_folder="", limits=Limits())
 
 
 def test_an_actor_that_finds_no_slot_is_an_error(ray_pool):

@@ -55,11 +55,12 @@ def setting_of(flags: ModelFlags, *, log_folder: str = "") -> Setting:
     """Build the setting of a study, defaults filled in; words are checked before any work.
 
     Raises:
-        InputError: A value is not allowed, or a flag is missing.
+        InputError: A value is not allowed, a flag is missing, or there is no such metric.
         NotFoundError: There is no such model, policy or preset.
-        ModelError: The module of the user's factory cannot be imported.
+        ModelError: The module of the user's factory or metric cannot be imported.
         MissingDependency: The model needs an optional package.
     """
+    from thunder_tune.measure.accuracy import load_metric
     from thunder_tune.measure.policies import policy
 
     source = _source_of(flags)
@@ -70,6 +71,7 @@ def setting_of(flags: ModelFlags, *, log_folder: str = "") -> Setting:
         raise InputError("--metric and --metric-min belong together: give both")
     metric = None
     if flags.metric is not None and flags.metric_min is not None:
+        load_metric(flags.metric)
         metric = (flags.metric, flags.metric_min)
     return Setting(
         source=source,
@@ -84,7 +86,7 @@ def _source_of(flags: ModelFlags) -> ModelSource:
     if flags.model is None:
         raise InputError("--model is missing: name a model of `thunder-tune models` or a factory")
     device = device_of(flags.device)
-    own_code = ":" in flags.model or flags.inputs is not None
+    own_code = ":" in flags.model or flags.inputs is not None or flags.metric is not None
     source = ModelSource(
         name=flags.model,
         inputs=flags.inputs,

@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from thunder_tune.errors import InputError
+from thunder_tune.errors import InputError, ModelError, headline
 from thunder_tune.measure.distances import Distance
 from thunder_tune.measure.faults import (
     Rejected,
@@ -213,6 +213,7 @@ def load_metric(name: str) -> Metric:
 
     Raises:
         InputError: There is no such function.
+        ModelError: Its module cannot be imported.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -221,6 +222,9 @@ def load_metric(name: str) -> Metric:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"metric {name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        what = f"{type(error).__name__}: {headline(str(error))}"
+        raise ModelError(f"metric {name!r}: its module raised {what}") from error
     if not callable(found):
         raise InputError(f"metric {name!r} is not a function")
     metric: Metric = found
@@ -234,4 +238,5 @@ def _score(metric: Metric, results: Outputs, case: Case) -> float:
     try:
         return float(metric(results.tensors, references))
     except Exception as error:
-        raise InputError(f"the metric raised {type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {headline(str(error))}"
+        raise InputError(f"the metric raised {what}") from error

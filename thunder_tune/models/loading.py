@@ -27,6 +27,7 @@ def load(source: ModelSource) -> LoadedModel:
     """
     if source.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda': PyTorch sees no CUDA device here: use --device cpu")
+    user.search_first(source.search_path)  # the user's metric may lie there too
     if source.is_user_factory:
         made = user.make(source)
         notes = [*made.notes, *_conversions(made.model, source)]
@@ -53,6 +54,7 @@ def check_names(source: ModelSource) -> ModelInfo | None:
         ModelError: The user's module cannot be imported.
         MissingDependency: An optional package is needed; the message names the extra.
     """
+    user.search_first(source.search_path)
     if source.is_user_factory:
         user.check(source)
         return None

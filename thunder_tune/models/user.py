@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,13 @@ from thunder_tune.models.weights import seeded
 from thunder_tune.values.source import ModelSource
 
 Factory = Callable[..., Any]
+
+
+def search_first(folders: Sequence[str]) -> None:
+    """Let imports look into the folders of the user's own code before any other."""
+    for folder in reversed(folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def check(source: ModelSource) -> Factory:
@@ -96,9 +103,7 @@ def _find(reference: str, search_path: tuple[str, ...]) -> Factory:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise InputError(f"{reference!r} is no factory: write package.module:factory")
-    for folder in reversed(search_path):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    search_first(search_path)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
