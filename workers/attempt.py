@@ -57,8 +57,7 @@ class Attempt:
         clock = self._clock
         plan = self._plan(bench)
         before = torch.cuda.memory_allocated() if bench.is_cuda else 0
-        autotunes = "max-autotune" in self._assignment.get(PROGRAM, COMPOSED)
-        with clock.during("compile", self._subject, autotunes=autotunes):
+        with clock.during("compile", self._subject):
             step = self._build(bench, plan)
             if self.applied is not None and self.applied < 1.0:
                 raise NotApplied(

@@ -42,17 +42,14 @@ class PhaseClock:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def during(
-        self, phase: Phase, subject: str = "", *, autotunes: bool = False
-    ) -> Iterator[None]:
+    def during(self, phase: Phase, subject: str = "") -> Iterator[None]:
         """Enter a phase; what is done inside counts for it.
 
-        Judging and timing hold the device lease, and so does compiling that times kernels;
-        while one times, the other processes of the device stand still.
+        Judging and timing hold the device lease; while one times, the other processes of the
+        device stand still.
         """
-        needs_device = phase in _LEASED or autotunes
-        device = self.leased(subject, quietly=phase == "time") if needs_device else nullcontext()
-        with device:
+        quietly = phase == "time"
+        with self.leased(subject, quietly=quietly) if phase in _LEASED else nullcontext():
             self._begin(phase, subject)
             started = self._now()
             try:

@@ -170,14 +170,13 @@ def _build_s(entrant: Entrant) -> float:
 def _rounds_s(chosen: Sequence[Entrant], blocks: int, calls: int, at_once: int) -> float:
     """Estimate the seconds of all rounds.
 
-    Starts and warm builds of rounds at once go on side by side; checks, warm-ups, blocks and
-    builds that time kernels take turns at the device.
+    Starts and warm builds of rounds at once go on side by side; checks, warm-ups and blocks take
+    turns at the device.
     """
     phases = [e.result.phase_s for e in chosen]
     start_s = max(sum(p.get(name, 0.0) for name in ("start", "load", "capture")) for p in phases)
-    build_s = sum(WARM * _build_s(e) for e in chosen if not _autotunes(e))
-    turns_s = sum(WARM * _build_s(e) for e in chosen if _autotunes(e))
-    turns_s += sum(p.get("check", 0.0) for p in phases)
+    build_s = sum(WARM * _build_s(e) for e in chosen)
+    turns_s = sum(p.get("check", 0.0) for p in phases)
     turns_s += sum(warm_up_s(e.latency_ms) for e in chosen)
     turns_s += sum(blocks * calls * e.latency_ms / 1e3 for e in chosen)
     return ceil(ROUNDS / max(1, at_once)) * (start_s + build_s) + ROUNDS * turns_s
@@ -186,7 +185,3 @@ def _rounds_s(chosen: Sequence[Entrant], blocks: int, calls: int, at_once: int) 
 def warm_up_s(latency_ms: float) -> float:
     """Estimate the seconds until calls stop becoming faster: a dozen calls, within bounds."""
     return min(3.0, max(0.3, 12 * latency_ms / 1e3))
-
-
-def _autotunes(entrant: Entrant) -> bool:
-    return "max-autotune" in entrant.contender.assignment.get(PROGRAM, COMPOSED)
