@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import thunder
 import torch
+from thunder.dev_utils.debug_transform import DebugTransform
 
 from thunder_tune.errors import NotFoundError, RecipeError
 from thunder_tune.integration import best_recipe, load_recipe
@@ -69,6 +70,23 @@ def test_from_a_file(tmp_path, model, x, recipe):
     tuned = thunder.compile(model, recipe=load_recipe(path, strict=True))
     with torch.no_grad():
         torch.testing.assert_close(tuned(x), model(x))
+    assert tuned.tuning.applied == 1.0
+
+
+def test_with_thunders_transforms(tmp_path, model, x, recipe):
+    path = tmp_path / "small.recipe.json"
+    write_recipe(recipe, path)
+    seen = []
+
+    def note(bsym, *args, **kwargs):
+        seen.append(bsym.sym.name)
+        return ""
+
+    transforms = [DebugTransform(pre_callback=note)]
+    tuned = thunder.compile(model, recipe=load_recipe(path, transforms=transforms))
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x))
+    assert "linear" in seen
     assert tuned.tuning.applied == 1.0
 
 

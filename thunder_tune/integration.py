@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import thunder.recipes
 import torch
+from thunder.core.transform_common import Transform
 
 from thunder_tune.compiler.tuned import (
     Application,
@@ -38,18 +39,22 @@ __all__ = [
 ]
 
 
-def load_recipe(path: str | Path, *, strict: bool = False) -> TunedRecipe:
+def load_recipe(
+    path: str | Path, *, strict: bool = False, transforms: Sequence[Transform] = ()
+) -> TunedRecipe:
     """Load a recipe file for `thunder.compile(model, recipe=...)`.
 
     Args:
         path: File written by `thunder-tune run` or `thunder-tune export`.
         strict: Raise where the recipe does not fit model, machine or executors exactly, instead of
             applying what matches with one warning.
+        transforms: Thunder's, for the executable traces: `[NvtxProfileTransform()]` of
+            `thunder.dev_utils` makes every region and op an NVTX range.
 
     Raises:
         RecipeError: The file is missing, damaged or of an unknown version.
     """
-    return TunedRecipe(read_recipe(Path(path)), strict=strict)
+    return TunedRecipe(read_recipe(Path(path)), strict=strict, transforms=transforms)
 
 
 def best_recipe(

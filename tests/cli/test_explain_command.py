@@ -144,6 +144,32 @@ def test_what_another_recipe_does_else(capsys, recipe):
     ]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", ["none", "whole"])
+def test_the_profile_on_a_device(capsys, recipe, graphs):
+    regions = {
+        n: "inductor"
+        for n in recipe.plans[0].assignment
+        if n.startswith(("fuser:", "executor:layer_norm", "executor:activation"))
+    }
+    rewrites = {n: "none" for n in recipe.plans[0].assignment if n.startswith("rewrite:")}
+    made = with_plan(recipe, cuda_graphs=graphs, **regions, **rewrites)
+    write_recipe(replace(made, source=replace(SOURCE, device="cuda")), PATH)
+    baseline = "torch.compile:reduce-overhead"
+    words = ["--profile", "--trace", "--baseline", baseline, "--json"]
+    assert run(["explain", str(PATH), *words]) == 0
+    document = document_of(capsys)
+    profile, (beside,) = document["profile"], document["baselines"]
+    assert profile["clock"] == "device"
+    assert document["applied"] == 1.0
+    assert 0 < profile["work_ms"] <= profile["latency_ms"] + profile["profiled_ms"]
+    owners = {n for k in profile["kernels"] for n in k["statements"]}
+    assert owners == {s["number"] for s in document["statements"] if s["ms"]}
+    assert any("triton" in k["name"] for k in profile["kernels"])
+    assert any("triton" in k["name"] for k in beside["kernels"])
+    assert any("def call(" in t["text"] for t in document["texts"])
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_without_the_device_the_plan_is_explained(capsys):
     assert run(["explain", str(PATH), "--trace", "--json"]) == 0

@@ -21,10 +21,10 @@ from thunder_tune.testing.small_models import TinyTransformer
 from thunder_tune.values.plan import resolve
 
 
-def built_of(choice, *, training=False):
+def built_of(choice, *, training=False, width=16):
     torch.manual_seed(0)
-    model = TinyTransformer(depth=1).requires_grad_(training)
-    x = torch.randn(2, 6, 16)
+    model = TinyTransformer(width=width, depth=1).requires_grad_(training)
+    x = torch.randn(2, 6, width)
     found = capture(model, (x,), {}, training=training)
     prefix = {True: "executor:", False: "fuser:"}
     assignment = {prefix[c.is_anchor] + c.id: choice for c in found.program.classes}
@@ -67,7 +67,8 @@ def test_nvtx_ranges_are_thunders_own():
 
 
 def test_texts_of_a_program_and_of_its_regions():
-    _, x, found, plan, built = built_of("inductor")
+    # A width of its own: a region that the process has compiled before is not compiled again.
+    _, x, found, plan, built = built_of("inductor", width=20)
     groups = group_calls(found.program, dispatched_calls(plan, built.graphs))
     before = listings(built.graphs, groups)
     assert [text.title for text in before] == ["forward", "#1 inductor0: FX graph"]

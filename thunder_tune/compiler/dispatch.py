@@ -18,12 +18,13 @@ from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forw
 
 from thunder_tune.compiler.autograd import differentiable
 from thunder_tune.compiler.fusers import fuser
+from thunder_tune.compiler.places import place_of
 from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.compiler.tail import Split, split
-from thunder_tune.executors import OPERATOR_EXECUTORS, PackStore, operator_executor
+from thunder_tune.executors import PackStore, operator_executor
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
@@ -37,7 +38,7 @@ class CompiledGraph:
 
     Attributes:
         run: Takes the graph's inputs, returns its outputs.
-        places: For each op that computes, the names of the executors its parts run on.
+        places: For each op that computes, where its parts run.
         forward: The executable forward trace, for inspection.
         packs: Weights that its kernels keep in another form.
         backward: The executable backward trace, or None.
@@ -128,22 +129,9 @@ def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:
     for bsym in trace.bound_symbols:
         if bsym.sym.id in STRUCTURAL:
             continue
-        if bsym.sym.is_fusion:
-            place = "".join(c for c in bsym.sym.name if c.isalpha()).lower()
-            place = {"nvfusion": "nvfuser"}.get(place, place)
-            for sub in bsym.subsymbols:
-                visit(sub, place)
-        else:
-            visit(bsym, str(getattr(bsym.sym.executor, "name", "python")))
+        for part in bsym.subsymbols if bsym.sym.is_fusion else (bsym,):
+            visit(part, place_of(bsym))
     return {index: frozenset(places) for index, places in found.items()}
-
-
-_CHOICE_OF = {
-    "python": "torch",
-    "thunder_tune_opaque": "torch",
-    **{info.thunder_name: info.name for info in OPERATOR_EXECUTORS},
-}
-"""Executor in Thunder's registry -> choice in the search space."""
 
 
 def applied_share(program: Program, plan: Plan, places: Mapping[int, frozenset[str]]) -> float:
@@ -157,5 +145,5 @@ def applied_share(program: Program, plan: Plan, places: Mapping[int, frozenset[s
         if where is None or op.is_view:
             continue
         placed += 1
-        kept += {_CHOICE_OF.get(w, w) for w in where} == {plan.targets[op.index]}
+        kept += where == {plan.targets[op.index]}
     return kept / placed if placed else 1.0

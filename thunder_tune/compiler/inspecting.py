@@ -19,7 +19,6 @@ from thunder_tune.compiler.calls import (
 from thunder_tune.compiler.dispatch import applied_share
 from thunder_tune.compiler.elsewhere import capture_elsewhere
 from thunder_tune.compiler.matching import Match, match
-from thunder_tune.compiler.places import choice_of
 from thunder_tune.compiler.viability import Viability, viability
 from thunder_tune.errors import ModelError
 from thunder_tune.machine import current_fingerprint
@@ -231,12 +230,12 @@ def _classes(
     found: Capture,
     choices: Assignment,
     asked: Plan,
-    executors: Mapping[int, frozenset[str]] | None,
+    dispatched: Mapping[int, frozenset[str]] | None,
     device: str,
 ) -> tuple[ClassUse, ...]:
     places = None
-    if executors is not None:
-        places = {op: frozenset(map(choice_of, names)) for op, names in executors.items()}
+    if dispatched is not None:
+        places = dict(dispatched)
         for site in asked.rewritings:  # the kernel of a site bears the mark of one op
             found_at = places.get(site.ops[-1], places.get(site.ops[0], frozenset()))
             for op in site.ops if found_at == {site.executor} else ():

@@ -43,7 +43,7 @@ def instrument(
         transforms: With a `transform_trace_post_optimization`.
     """
     training = capture.program.training
-    changed = [_transformed(graph, transforms, training=training) for graph in graphs]
+    changed = [transformed(graph, transforms, training=training) for graph in graphs]
     plain = replace(plan, cuda_graphs="none")
     bound = [
         runnable(compiled, plain, graph.static_inputs)
@@ -52,9 +52,18 @@ def instrument(
     return Built(plain, capture.entry, capture, changed, bound)
 
 
-def _transformed(
+def transformed(
     graph: CompiledGraph, transforms: Sequence[Transform], *, training: bool
 ) -> CompiledGraph:
+    """Return a graph with transforms applied to its executable traces.
+
+    Args:
+        graph: As dispatched; stays as it is.
+        transforms: With a `transform_trace_post_optimization`.
+        training: Whether it was dispatched for training.
+    """
+    if not transforms:
+        return graph
     forward, backward = graph.forward, graph.backward
     for transform in transforms:
         forward = transform.transform_trace_post_optimization(forward)
@@ -162,6 +171,8 @@ def listings(
     graphs: Sequence[CompiledGraph],
     groups: Sequence[CallGroup],
     generated: GeneratedCode | None = None,
+    *,
+    numbered: bool = True,
 ) -> list[Listing]:
     """Return Thunder's execution traces, and of each distinct region what its fuser made of it.
 
@@ -169,6 +180,7 @@ def listings(
         graphs: Of the program.
         groups: Its calls with equal ones together.
         generated: Collected at the first call; None: an Inductor region shows its FX graph.
+        numbered: Whether a region's title begins with the number of its group.
     """
     found = []
     for number, graph in enumerate(graphs):
@@ -182,8 +194,9 @@ def listings(
             first = group.calls[0]
             texts = generated.texts.get(first, []) if generated is not None else []
             title, text = _region_text(called[first], texts)
+            mark = f"#{group.number} " if numbered else ""
             name = called[first].sym.name
-            found.append(Listing(title=f"#{group.number} {name}: {title}", text=text))
+            found.append(Listing(title=f"{mark}{name}: {title}", text=text))
     return found
 
 

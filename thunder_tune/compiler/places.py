@@ -22,9 +22,5 @@ def place_of(bsym: BoundSymbol) -> str:
     if bsym.sym.is_fusion:
         letters = "".join(c for c in bsym.sym.name if c.isalpha()).lower()
         return _FUSER_OF.get(letters, letters)
-    return choice_of(str(getattr(bsym.sym.executor, "name", "python")))
-
-
-def choice_of(executor: str) -> str:
-    """Return the choice that stands for an executor of Thunder's registry."""
+    executor = str(getattr(bsym.sym.executor, "name", "python"))
     return _CHOICE_OF.get(executor, executor)

@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 import torch
 import torch.fx as fx
+from thunder.core.transform_common import Transform
 
 from thunder_tune.compiler.backends import whole_program
 from thunder_tune.compiler.building import runnable
 from thunder_tune.compiler.dispatch import applied_share, compile_graph
+from thunder_tune.compiler.instrumenting import transformed
 from thunder_tune.compiler.matching import Match, match
 from thunder_tune.errors import RecipeError
 from thunder_tune.machine import current_fingerprint
@@ -169,10 +171,18 @@ def _compare(application: Application, signature: str, *, strict: bool) -> None:
 class _GraphTuner:
     """Compiles captured graphs by a recipe and reports what applied."""
 
-    def __init__(self, recipe: Recipe, *, strict: bool, application: Application) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        strict: bool,
+        application: Application,
+        transforms: Sequence[Transform] = (),
+    ) -> None:
         self._recipe = recipe
         self._strict = strict
         self._application = application
+        self._transforms = transforms
 
     def tune(self, captured: CapturedGraph, *, training: bool, device: str) -> None:
         """Bind a captured graph to what the recipe says of it."""
@@ -190,6 +200,7 @@ class _GraphTuner:
         share = applied_share(program, plan, compiled.places)
         if share < 1.0:
             self.differs(f"{share:.0%} of a graph's ops run where the recipe says")
+        compiled = transformed(compiled, self._transforms, training=training)
         captured.bound = runnable(compiled, plan, captured.static_inputs)
         captured.calls = 0
         self._application.graphs.append(captured)
@@ -225,10 +236,20 @@ class TunedBackend:
         recipe: The recipe.
         strict: Raise `RecipeError` where the recipe does not fit exactly.
         application: Where to report what was applied.
+        transforms: As in `TunedRecipe`.
     """
 
-    def __init__(self, recipe: Recipe, *, strict: bool, application: Application) -> None:
-        self._tuner = _GraphTuner(recipe, strict=strict, application=application)
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        strict: bool,
+        application: Application,
+        transforms: Sequence[Transform] = (),
+    ) -> None:
+        self._tuner = _GraphTuner(
+            recipe, strict=strict, application=application, transforms=transforms
+        )
         self._application = application
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Graph:
@@ -249,10 +270,8 @@ class TunedBackend:
 class _JitRun:
     """Runs a model that Dynamo cannot capture: one capture for each way it is called."""
 
-    def __init__(
-        self, recipe: Recipe, model: Callable[..., Any], *, strict: bool, application: Application
-    ) -> None:
-        self._tuner = _GraphTuner(recipe, strict=strict, application=application)
+    def __init__(self, model: Callable[..., Any], tuner: _GraphTuner) -> None:
+        self._tuner = tuner
         self._model = model
         self._captures: dict[tuple[str, bool], Capture] = {}
 
@@ -284,13 +303,20 @@ def _device_of(inputs: Sequence[Any]) -> str:
     return next((x.device.type for x in inputs if isinstance(x, torch.Tensor)), "cpu")
 
 
-def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = False) -> TunedModel:
+def apply_recipe(
+    recipe: Recipe,
+    model: Callable[..., Any],
+    *,
+    strict: bool = False,
+    transforms: Sequence[Transform] = (),
+) -> TunedModel:
     """Return the model as a recipe runs it; compiling happens at the first call.
 
     Args:
         recipe: The recipe.
         model: Module or function.
         strict: Raise `RecipeError` where machine, program or executors differ.
+        transforms: As in `TunedRecipe`.
 
     Raises:
         RecipeError: Strict, and this machine is of another kind than the recipe's.
@@ -307,14 +333,17 @@ def apply_recipe(recipe: Recipe, model: Callable[..., Any], *, strict: bool = Fa
     if recipe.kind == "whole-program":
         run = whole_program(model, recipe.plans[0].assignment[PROGRAM])
     elif recipe.front_end == "thunder.jit":
-        run = _JitRun(recipe, model, strict=strict, application=application)
+        tuner = _GraphTuner(recipe, strict=strict, application=application, transforms=transforms)
+        run = _JitRun(model, tuner)
     else:
         # Each input shape is a compilation of its own. Dynamo would give the model up after eight,
         # and run it eagerly without a word.
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, 64)
         limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 1024)
-        backend = TunedBackend(recipe, strict=strict, application=application)
+        backend = TunedBackend(
+            recipe, strict=strict, application=application, transforms=transforms
+        )
         run = torch.compile(model, backend=backend, dynamic=False)
     return TunedModel(model, run, application, strict=strict)
 
@@ -325,15 +354,21 @@ class TunedRecipe:
     Attributes:
         recipe: The recipe as data.
         strict: Whether to raise where it does not fit exactly.
+        transforms: Applied to the executable traces: Thunder's `NvtxProfileTransform`,
+            `DebugTransform`, or others with a `transform_trace_post_optimization`. Of no effect on
+            whole-program back ends and where a CUDA graph is replayed.
     """
 
-    def __init__(self, recipe: Recipe, *, strict: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, *, strict: bool = False, transforms: Sequence[Transform] = ()
+    ) -> None:
         self.recipe = recipe
         self.strict = strict
+        self.transforms = transforms
 
     def apply(self, model: Callable[..., Any]) -> TunedModel:
         """Return the model as the recipe runs it."""
-        return apply_recipe(self.recipe, model, strict=self.strict)
+        return apply_recipe(self.recipe, model, strict=self.strict, transforms=self.transforms)
 
     def add_plugins(self, plugins: Sequence[Any]) -> None:
         """Refuse plugins: a recipe is a whole program, decided.

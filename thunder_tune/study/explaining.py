@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from thunder_tune.compiler.backends import whole_program
-from thunder_tune.compiler.calls import CallGroup
+from thunder_tune.compiler.calls import CallGroup, dispatched_calls, group_calls
 from thunder_tune.compiler.inspecting import (
     ClassUse,
     Inspection,
@@ -192,8 +192,12 @@ def _options(found: Inspection) -> dict[str, str]:
 
 def _texts(found: Inspection, generated: GeneratedCode | None) -> tuple[Listing, ...]:
     if found.built is not None:
-        groups = found.groups if found.is_here else ()
-        return tuple(listings(found.built.graphs, groups, generated))
+        graphs, groups = found.built.graphs, found.groups
+        if not found.is_here and found.capture is not None:  # groups are those of the plan
+            groups = tuple(
+                group_calls(found.capture.program, dispatched_calls(found.plan, graphs))
+            )
+        return tuple(listings(graphs, groups, generated, numbered=found.is_here))
     if generated is None:
         return ()
     texts = generated.texts.get(None, [])
