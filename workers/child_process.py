@@ -68,9 +68,10 @@ class ChildProcess:
         """
         self.started = time.monotonic()
         self._mark = uuid.uuid4().hex
+        log_file = _open_log(log_folder, options.name)
         ours, theirs = socket.socketpair()
         try:
-            with _open_log(log_folder, options.name) as log, theirs:
+            with log_file as log, theirs:
                 self.log = "" if log.name == os.devnull else log.name
                 self._process = _starter.submit(_start, options, theirs, log, self._mark).result()
         except (OSError, RuntimeError) as error:
@@ -206,13 +207,18 @@ def _open_log(folder: str, name: str) -> IO[bytes]:
     """Open the first file of the worker that does not exist yet."""
     if not folder:
         return open(os.devnull, "wb")
-    Path(folder).mkdir(parents=True, exist_ok=True)
     number = 1
-    while True:
-        try:
-            return open(Path(folder) / f"{name}.{number}.log", "xb")
-        except FileExistsError:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        while True:
+            with suppress(FileExistsError):
+                return open(Path(folder) / f"{name}.{number}.log", "xb")
             number += 1
+    except OSError as error:
+        raise WorkerError(
+            f"the log folder {folder} cannot be written ({error.strerror}): set XDG_DATA_HOME to "
+            "a folder of your own"
+        ) from error
 
 
 def _processes_with(variable: str, value: str) -> list[psutil.Process]:

@@ -41,6 +41,15 @@ def test_a_closed_pool_takes_no_jobs():
         pool.submit(trial())
 
 
+def test_a_log_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    pool = InlinePool(log_folder=str(tmp_path / "file"), session=SCRIPTED_SESSION)
+    failure = run(pool, trial()).failure
+    pool.close()
+    assert failure is not None
+    assert f"the log folder {tmp_path / 'file'} cannot be written (File exists)" in failure.message
+
+
 def test_close_during_a_job_leaves_no_process(tmp_path):
     pool = InlinePool(log_folder=str(tmp_path), session=SCRIPTED_SESSION)
     assert run(pool, trial()).state == "complete"

@@ -131,10 +131,11 @@ class _Run:
         self._tell_status()
         before = self._database.description(self._spec.name)
         description = self._pool.describe(DescribeJob(setting=self._spec.setting))
-        if before is not None and description.failure is None:
+        is_known = description.failure is None  # else what an earlier run found stays
+        if is_known and before is not None and before.failure is None:
             self._notice(check_resumable(self._spec.name, before, description))
         self._database.update_study(self._spec.name, state="running", error="")
-        if description.failure is None:  # else what an earlier run found stays
+        if is_known:
             self._database.save_description(self._spec.name, description)
         self._description = description
         self._journal.environment_key = description.fingerprint.strict_key
