@@ -1,6 +1,6 @@
 """Simulate whole confirmations, of which the truth is known, and count what is said of them.
 
-Run: python -m benchmarks.statistics_coverage [RUNS]
+Run: python -m benchmarks.statistics_coverage [RUNS [NOISE ...]]
 Prints one row for each kind of noise; 1000 runs of each take about a quarter of an hour on one
 core. The standard error of a share p is sqrt(p (1 - p) / RUNS): 0.7 % at 95 %, 0.3 % at 1 %.
 """
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from thunder_tune.measure.statistics import standings
+from thunder_tune.study.confirmation import ROUNDS
 from thunder_tune.study.verdict import judge
 from thunder_tune.testing.fake_pool import synthetic_description
 from thunder_tune.testing.synthetic_rounds import (
@@ -65,10 +67,11 @@ def two_percent(noise: Noise, runs: int) -> Tally:
     for found in _confirmed(noise, contenders, levels, runs, seed=2):
         verdicts = judge(found, PROGRAM, "same")
         said = {w.standing.name: w.verdict for w in verdicts.ranked}
-        best = verdicts.best
+        early = standings(found.contenders, found.rounds[:ROUNDS])
         tally.note(
             found,
-            found=best is not None and best.standing.name == "c0" and best.verdict == "faster",
+            found=_is_found(verdicts.best),
+            early=_is_found(judge(early, PROGRAM, "same").best),
             wrong=said["c0"] == "slower" or "faster" in (said["c1"], said["c2"]),
             covered=_covers(found.standing("c0").ratio_ci95, math.exp(TWO_PERCENT)),
         )
@@ -83,6 +86,10 @@ def chosen(noise: Noise, runs: int) -> Tally:
         best = judge(found, PROGRAM, "same").best
         tally.note(found, covered=best is not None and _published_covers(best))
     return tally
+
+
+def _is_found(best: Winner | None) -> bool:
+    return best is not None and best.standing.name == "c0" and best.verdict == "faster"
 
 
 def _published_covers(best: Winner) -> bool:
@@ -105,15 +112,16 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     print(
-        "| noise | ratio covered % | published covered % | 2 % found % | wrong sign % "
-        "| false winners of 16 % | processes: 2 %, equal |"
+        "| noise | ratio covered % | published covered % | 2 % found % | by three % "
+        "| wrong sign % | false winners of 16 % | processes: 2 %, equal |"
     )
-    print("|---|---|---|---|---|---|---|")
-    for name, noise in NOISES.items():
+    print("|---|---|---|---|---|---|---|---|")
+    for name in sys.argv[2:] or NOISES:
+        noise = NOISES[name]
         two, pick, same = two_percent(noise, runs), chosen(noise, runs), equal(noise, runs)
         print(
             f"| {name} | {two.share('covered')} | {pick.share('covered')} | {two.share('found')} "
-            f"| {two.share('wrong')} | {same.share('wrong')} "
+            f"| {two.share('early')} | {two.share('wrong')} | {same.share('wrong')} "
             f"| {two.rounds / runs:.1f}, {same.rounds / runs:.1f} |",
             flush=True,
         )

@@ -39,6 +39,7 @@ class Noise:
         correlation: Of a call with the one before it, whatever their programs.
         drift: Of a random walk and of a trend over the process, shared by neighbours.
         clocks: Distance of two clocks between which the device switches once in seven blocks.
+        uneven: The first candidate's `process` is so many times that of the others.
     """
 
     call: float = 0.0076
@@ -47,6 +48,7 @@ class Noise:
     correlation: float = 0.0
     drift: float = 0.0
     clocks: float = 0.0
+    uneven: float = 1.0
 
 
 NOISES = {
@@ -57,6 +59,7 @@ NOISES = {
     "two clocks": Noise(clocks=0.03, process=0.003),
     "quiet processes": Noise(process=0.001, drift=0.015),
     "loud": Noise(call=0.03, process=0.003),
+    "one uneven": Noise(process=0.003, uneven=3.0),
 }
 """Medians of blocks of ten calls vary by 0.3 % and processes by 0.5 %, as on an H200, except
 where the name says otherwise."""
@@ -134,7 +137,8 @@ class _Sampler:
         programs = len(names)
         order = torch.rand(count, self._blocks, programs, generator=self._generator).argsort(-1)
         order = order.view(count, -1)
-        level = self._levels + self._noise.process * self._draw(count, programs)
+        process = [self._noise.process * (self._noise.uneven if n == "c0" else 1) for n in names]
+        level = self._levels + torch.tensor(process) * self._draw(count, programs)
         common = _COMMON * self._normal(count, 1)
         logs = level.gather(1, order) + common + self._shared(count, order.shape[1])
         times = _LEVEL_MS * (logs[..., None] + self._of_calls(count, order.shape[1])).exp()
