@@ -7,6 +7,7 @@ import pytest
 
 from thunder_tune.cli.exits import run
 from thunder_tune.recipes import read_recipe
+from thunder_tune.storage import Database
 
 RUN = ["run", "--model", "mlp", "--device", "cpu", "--trials", "4", "--study", "s"]
 
@@ -104,6 +105,18 @@ def test_status_of_an_interrupted_study_says_how_to_go_on(use_pool, capsys):
     capsys.readouterr()
     assert run(["status"]) == 0
     assert "to go on: thunder-tune run --study s" in capsys.readouterr().out
+
+
+def test_status_of_a_study_that_may_be_dead_says_how_to_go_on(use_pool, capsys):
+    use_pool()
+    run([*RUN, "--storage", "my studies.db"])
+    database = Database.open("my studies.db")
+    database.update_study("s", state="running")  # as its controller left it when it was killed
+    database.close()
+    capsys.readouterr()
+    assert run(["status", "--storage", "my studies.db"]) == 0
+    said = "to go on should it be dead: thunder-tune run --study s --storage 'my studies.db'"
+    assert said in capsys.readouterr().out
 
 
 def test_upgrade_creates_the_database(use_pool, capsys, tmp_path):

@@ -75,15 +75,17 @@ def test_the_tuned_model_is_the_model_to_its_user(model):
         assert not tuned(torch.randn(SHAPE)).any()
 
 
-def test_another_batch_size_runs_with_one_warning(model):
-    recipe = TunedRecipe(recipe_for(model, torch.randn(SHAPE)))
+@pytest.mark.parametrize(("tuned_for", "called_with"), [(2, 5), (1, 64), (64, 1)])
+def test_another_batch_size_runs_with_one_warning(model, tuned_for, called_with):
+    recipe = TunedRecipe(recipe_for(model, torch.randn(tuned_for, 6, 16)))
     tuned = thunder.compile(model, recipe=recipe)
-    x = torch.randn(5, 6, 16)
+    x = torch.randn(called_with, 6, 16)
     with warnings.catch_warnings(record=True) as seen, torch.no_grad():
         warnings.simplefilter("always")
         results = [tuned(x) for _ in range(2)]
     (told,) = (str(w.message) for w in seen if "recipe" in str(w.message))
-    assert "was tuned for float32[2,6,16], called with float32[5,6,16]" in told
+    shapes = (f"float32[{tuned_for},6,16]", f"float32[{called_with},6,16]")
+    assert "was tuned for {}, called with {}".format(*shapes) in told
     assert "100% carried from another shape" in told
     torch.testing.assert_close(results[1], model(x), rtol=2e-5, atol=2e-5)
     assert tuned.tuning.applied == pytest.approx(1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from thunder_tune.cli.durations import text_of
 from thunder_tune.cli.estimate import estimated_s
 from thunder_tune.cli.recipe_paths import check_writable, composed_path, default_path
 from thunder_tune.cli.request import BudgetFlags, ModelFlags, new_spec, resumed_spec
+from thunder_tune.cli.study_commands import resume_command
 from thunder_tune.errors import InputError
 from thunder_tune.recipes import write_recipe
 from thunder_tune.values.study import Outcome, StudySpec, Winner
@@ -146,9 +146,8 @@ def _report(
         screen.print(line, soft_wrap=True)
     stderr = tables.console(stderr=True)
     if outcome.state == "interrupted":
-        again = ["thunder-tune", "run", "--study", spec.name]
-        again += ["--storage", storage] if storage else []
-        stderr.print(f"interrupted; to go on: {shlex.join(again)}", soft_wrap=True)
+        again = resume_command(spec.name, storage)
+        stderr.print(f"interrupted; to go on: {again}", soft_wrap=True)
     elif outcome.error:
         stderr.print(f"error: {' '.join(outcome.error.split())}", soft_wrap=True)
     if as_json:

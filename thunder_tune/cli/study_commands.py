@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +95,10 @@ def status(
     ]
     if record.error:
         lines.append(f"last error: {record.error}")
-    if summary.state in ("interrupted", "failed"):
-        lines.append(f"to go on: thunder-tune run --study {summary.name}")
+    if summary.state != "done":
+        again = resume_command(summary.name, storage)
+        is_said = "to go on" if summary.state != "running" else "to go on should it be dead"
+        lines.append(f"{is_said}: {again}")
     for line in lines:
         tables.console().print(line, soft_wrap=True)
     return exits.DONE
@@ -204,6 +207,12 @@ def export(
     else:
         tables.console().print(f"recipe: {path}", soft_wrap=True)
     return exits.DONE
+
+
+def resume_command(study: str, storage: str | None) -> str:
+    """Return the command that goes on with a study."""
+    words = ["thunder-tune", "run", "--study", study, *(["--storage", storage] if storage else [])]
+    return shlex.join(words)
 
 
 def upgrade(storage: options.Storage = None) -> int:

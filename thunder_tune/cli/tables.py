@@ -142,7 +142,9 @@ def excluded(description: Description) -> Table | None:
 
 def milliseconds(value: float | None) -> str:
     """Write a latency with four significant digits, "-" for none."""
-    return "-" if value is None else f"{value:#.4g}".rstrip(".")
+    if value is None:
+        return "-"
+    return f"{value:#.4g}".rstrip(".") if value < 9999.5 else f"{value:.0f}"
 
 
 def memory(count: int | None) -> str:
