@@ -7,7 +7,7 @@ from rich.console import Console
 from thunder_tune.cli.progress import LineProgress, LiveProgress, headline, observing
 from thunder_tune.study.observer import Status
 from thunder_tune.testing.fake_pool import FakeClock, synthetic_description
-from thunder_tune.values.comparison import Round
+from thunder_tune.values.comparison import Block, Round
 from thunder_tune.values.space import PROGRAM
 from thunder_tune.values.study import TrialCounts
 from thunder_tune.values.trial import Candidate, Failure, Timing, TrialResult
@@ -96,8 +96,14 @@ def test_description_and_rounds():
     console = plain()
     progress = LineProgress(console)
     progress.on_description(synthetic_description(()))
-    progress.on_round(0, 3, Round(process_id=7, blocks=()))
-    assert lines_of(console) == ["device: fake cpu", "confirmation: round 1 of 3 (process 7)"]
+    block = Block(contender="eager", position=0, samples_ms=(1.0,), started_at=0.0)
+    progress.on_round(0, 3, Round(process_id=7, blocks=(block,)))
+    progress.on_round(1, 3, Round(process_id=0, blocks=()))
+    assert lines_of(console) == [
+        "device: fake cpu",
+        "confirmation: round 1 of 3 (process 7)",
+        "confirmation: round 2 of 3 (nothing measured)",
+    ]
 
 
 def test_the_live_view_shows_stage_trials_result_and_time():

@@ -104,7 +104,8 @@ class LineProgress:
 
     def on_round(self, index: int, total: int, round_: Round) -> None:
         """Print that a round of the confirmation is done."""
-        self._say(f"confirmation: round {index + 1} of {total} (process {round_.process_id})")
+        came_of_it = f"process {round_.process_id}" if round_.blocks else "nothing measured"
+        self._say(f"confirmation: round {index + 1} of {total} ({came_of_it})")
 
     def on_notice(self, text: str) -> None:
         """Print the sentence."""
