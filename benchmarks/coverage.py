@@ -1,8 +1,11 @@
 """Judge random assignments of every small model, forward and backward, and write the table.
 
 Run: python -m benchmarks.coverage [--device cpu|cuda] [--only NAME ...] [--assignments 5]
-                                   [--jobs 1] [--limit SECONDS] [--out docs/coverage.md]
+                                   [--jobs 1] [--limit SECONDS] [--log rows.jsonl]
+                                   [--out docs/coverage.md]
 Each model runs in a child process of its own, so that a crash or a hang is a row of the table.
+With --log, rows are kept in a file, a model's newest one counts, and --out shows all of them: a
+long run may be made in parts.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +224,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for one model")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--out", type=Path, help="write the page here")
-    parser.add_argument("--log", type=Path, help="append each model's row here as JSON, and reuse")
+    parser.add_argument("--log", type=Path, help="keep each model's row here as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -241,6 +244,13 @@ def chosen(only: Sequence[str] | None) -> Mapping[str, str]:
     return {n: f for n, f in families.items() if not only or n in only or f in only}
 
 
+def logged(path: Path | None) -> list[Row]:
+    """Read the rows of earlier runs, oldest first."""
+    if path is None or not path.exists():
+        return []
+    return [Row(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+
+
 def main() -> int:
     """Cover the models asked for; 1 where one fails."""
     options = parse(sys.argv[1:])
@@ -256,13 +266,18 @@ def main() -> int:
         )
         print(f"{row.name}: {counts} ({row.seconds:.0f} s)", *row.reasons(), sep="\n    ")
         sys.stdout.flush()
+        if options.log:
+            with options.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
         return row
 
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(one, chosen(options.only).items()))
     if options.out:
+        kept = {row.name: row for row in (*logged(options.log), *rows)}
+        shown = [kept[name] for name in chosen(None) if name in kept]
         command = shlex.join(["python", "-m", "benchmarks.coverage", *sys.argv[1:]])
-        options.out.write_text(document(rows, options, command), encoding="utf-8")
+        options.out.write_text(document(shown, options, command), encoding="utf-8")
     return 0 if all(row.is_right(options.assignments) for row in rows) else 1
 
 

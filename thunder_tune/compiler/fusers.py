@@ -20,6 +20,7 @@ from thunder.executors.torch_compile import torch_compile_ex
 from thunder.executors.torchex import ex as torch_ex
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.compiler import dropout
 from thunder_tune.compiler.compat import prepare_nvfuser
 from thunder_tune.compiler.inductor import InductorRegion
 from thunder_tune.program.kinds import STRUCTURAL
@@ -78,6 +79,8 @@ class InductorFuser:
 
     def grad_rule(self, sym: Symbol) -> Callable[..., Any] | None:
         """Take torch's rule where there is one: Inductor knows those backward ops."""
+        if sym.id == dropout.DROPOUT:
+            return dropout.fused_rule
         rule: Callable[..., Any] | None = torch_ex.get_grad_transform(sym)
         return rule
 
@@ -118,6 +121,8 @@ class NvFuser:
 
     def grad_rule(self, sym: Symbol) -> Callable[..., Any] | None:
         """Take nvFuser's own rule; torch's only for ops that Thunder cannot decompose."""
+        if sym.id == dropout.DROPOUT:
+            return dropout.fused_rule
         own: Callable[..., Any] | None = self._executor.get_grad_transform(sym)
         if own is not None or not sym.tags or prims.OpTags.AUTO_REGISTERED not in sym.tags:
             return own

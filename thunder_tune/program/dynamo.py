@@ -12,8 +12,8 @@ import torch.fx as fx
 from thunder.core.transform_common import dce
 
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
-from thunder_tune.program.replay import Unsupported, trace_graph
-from thunder_tune.program.structure import analyse
+from thunder_tune.program.replay import Unsupported, source_line, trace_graph
+from thunder_tune.program.structure import analyse, describe
 
 _NO_LIMIT = 2**20
 
@@ -30,6 +30,41 @@ def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph
         for x in inputs
     )
     return CapturedGraph(trace=trace, static_inputs=static)
+
+
+def _same_graph(
+    graph: fx.GraphModule, inputs: Sequence[Any], graphs: Sequence[CapturedGraph]
+) -> CapturedGraph:
+    """Return the captured graph that another compilation of Dynamo's is the same as.
+
+    A Python number in a guard (a tensor's value that a graph break reads) gives a new compilation
+    of the same computation.
+
+    Raises:
+        RuntimeError: It is another computation; run outside every candidate, it would deceive.
+    """
+    found = capture_graph(graph, inputs)
+    description = describe(found.trace)
+    for known in graphs:
+        if describe(known.trace) == description:
+            return known
+    where = next((line for n in graph.graph.nodes if (line := source_line(n))), "an unknown line")
+    raise RuntimeError(
+        "the model was called in another way than it was captured: other shapes, types, grad mode "
+        f"or Python values, or shapes and branches that depend on values, in the graph at {where}"
+    )
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return what Dynamo says of its failure: what, why, and where in the user's code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    parts = [f"{type(error).__name__}: {lines[0]}"]
+    parts += [line.removeprefix("Explanation: ") for line in lines if "Explanation:" in line][:1]
+    places = [line for line in lines if line.startswith('File "')]
+    if places and len(lines) > 1:
+        name, line = places[-1].split(",")[:2]
+        parts.append(f"at {name[6:-1]}:{line.replace('line', '').strip()}")
+    return "; ".join(parts)[:500]
 
 
 class DynamoFrontEnd:
@@ -51,11 +86,8 @@ class DynamoFrontEnd:
         closed = False
 
         def back_end(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-            if closed:  # a silent recompilation would run this call outside every candidate
-                raise RuntimeError(
-                    "the model was called in another way than it was captured: other shapes, "
-                    "types, grad mode or Python values"
-                )
+            if closed:
+                return _same_graph(graph, inputs, graphs)
             captured = capture_graph(graph, inputs)
             captured.bound = graph.forward  # this first call only needs the model's own result
             graphs.append(captured)
@@ -77,7 +109,7 @@ class DynamoFrontEnd:
         except Exception as error:
             cause = error.__cause__ if isinstance(error.__cause__, Unsupported) else error
             inner = getattr(error, "inner_exception", cause)
-            raise CaptureError(f"{type(inner).__name__}: {inner}".splitlines()[0][:300]) from error
+            raise CaptureError(_in_one_line(inner)) from error
         closed = True
         for graph in graphs:
             graph.calls = 0

@@ -34,6 +34,10 @@ ANCHORS: dict[str, tuple[str, ...]] = {
 
 _KIND_OF = {name: kind for kind, names in ANCHORS.items() for name in names}
 
+OPAQUE = "opaque"
+OPAQUE_PREFIX = "opaque_"
+"""Of the names of torch calls that have no Thunder symbol."""
+
 _MOVES = frozenset(
     {
         PrimIDs.RESHAPE,
@@ -61,14 +65,16 @@ STRUCTURAL = frozenset(
 
 
 def kind_of(bsym: BoundSymbol) -> str:
-    """Return the anchor kind of an op, or the last part of its name."""
+    """Return the anchor kind of an op, "opaque", or the last part of its name."""
     name = op_name(bsym)
+    if name.startswith(OPAQUE_PREFIX):
+        return OPAQUE
     return _KIND_OF.get(name, name.rsplit(".", 1)[-1].lower())
 
 
 def is_anchor_kind(kind: str) -> bool:
-    """Whether ops of this kind are anchors."""
-    return kind in ANCHORS
+    """Whether ops of this kind are cells of their own: what no fuser takes is one too."""
+    return kind in ANCHORS or kind == OPAQUE
 
 
 def op_name(bsym: BoundSymbol) -> str:

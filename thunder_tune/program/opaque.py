@@ -5,6 +5,7 @@ Their gradient is autograd's own: the backward op computes the call again and go
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from thunder.extend import OperatorExecutor, register_executor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from thunder_tune.program.kinds import OPAQUE_PREFIX
 
 
 class _OpaqueExecutor(OperatorExecutor):
@@ -82,6 +85,13 @@ def _fake_results(function: Callable[..., Any], args: Any, kwargs: Any) -> Any: 
     return tree_map(proxy, results)
 
 
+def is_random(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether a call of the function, tensors as proxies, draws random numbers."""
+    return _run_fake(function, args, kwargs)[1]
+
+
 def opaque_call(
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -104,16 +114,27 @@ def opaque_call(
     symbol = _symbols.get(function)
     if symbol is None:
         symbol = _symbols[function] = _register(function)
-    if has_gradient and _run_fake(function, args, kwargs)[1]:
+    if has_gradient and is_random(function, args, kwargs):
         raise NotImplementedError(
             f"{symbol.name} is random and has no Thunder symbol: no gradient"
         )
     return symbol(*args, **kwargs)
 
 
+@functools.cache
+def on_a_copy(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what an in-place call gives, leaving its input as it is."""
+
+    def changed(receiver: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return method(receiver.clone(), *args, **kwargs)
+
+    changed.__name__ = str(getattr(method, "__name__", method))
+    return changed
+
+
 def _register(function: Callable[..., Any]) -> Symbol:
     """Make the symbol of a function, named after it, and its gradient rule."""
-    name = f"opaque_{getattr(function, '__name__', function)}".replace(".", "_")
+    name = f"{OPAQUE_PREFIX}{getattr(function, '__name__', function)}".replace(".", "_")
     while name in _names:
         name += "_"
     _names.add(name)

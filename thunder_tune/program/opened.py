@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
+from thunder_tune.program.opaque import opaque_call
+
 
 def _multi_head_attention(
     query: TensorProxy,
@@ -125,6 +127,21 @@ def _attention_with_weights(
     return ltorch.matmul(weights, v), weights
 
 
+def _channel_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a dropout of whole channels as a product with a random mask, which has a gradient."""
+
+    def opened(x: TensorProxy, p: float = 0.5, training: bool = True) -> TensorProxy:
+        if not training or p == 0.0:
+            return x
+        ones = ltorch.ones_like(x)
+        mask = opaque_call(function, (ones,), {"p": p, "training": True}, has_gradient=False)
+        masked: TensorProxy = x * mask
+        return masked
+
+    return opened
+
+
 OPENED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: _multi_head_attention,
+    **{f: _channel_dropout(f) for f in (F.dropout1d, F.dropout2d, F.dropout3d)},
 }

@@ -22,7 +22,7 @@ from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.torch import _torch_to_thunder_function_map
 
-from thunder_tune.program.opaque import KEPT_WHOLE, opaque_call
+from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
 from thunder_tune.program.opened import OPENED
 from thunder_tune.program.writes import (
     IN_PLACE_OPERATORS,
@@ -132,12 +132,24 @@ class _Replay(fx.Interpreter):
         elif written(self.current) is not None and target.__name__.endswith("_"):
             target = _out_of_place(target)
         function = OPENED.get(target) or _torch_to_thunder_function_map.get(target)
-        if function is None or target in KEPT_WHOLE:
+        if function is None or self._is_whole(target, function, args, kwargs):
             if getattr(target, "__module__", "") in _PLAIN_MODULES:
                 function = target
             else:
                 return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
         return function(*args, **kwargs)
+
+    def _is_whole(self, target: Any, function: Any, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
+        """Whether a call stays opaque although Thunder knows its function.
+
+        Where Thunder only wraps torch's function, its gradient computes the call again: of a
+        random one with other numbers.
+        """
+        assert self.current is not None
+        is_wrapped = prims.OpTags.AUTO_REGISTERED in (getattr(function, "tags", None) or ())
+        return target in KEPT_WHOLE or (
+            is_wrapped and has_gradient(self.current) and is_random(target, args, kwargs)
+        )
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         args, kwargs = _native(args), _native(kwargs)
@@ -154,9 +166,9 @@ class _Replay(fx.Interpreter):
         try:
             method = getattr(receiver, name)
         except AttributeError:
-            function = getattr(torch.Tensor, name, None)
-            if function is None:
-                raise NotImplementedError(f"no form of {target} that leaves its input") from None
+            function = getattr(torch.Tensor, name, None) or on_a_copy(
+                getattr(torch.Tensor, target)
+            )
             assert self.current is not None
             return opaque_call(function, args, kwargs, has_gradient=has_gradient(self.current))
         return method(*rest, **kwargs)
@@ -174,7 +186,7 @@ def _out_of_place(target: Any) -> Any:  # noqa: ANN401 - a torch function
         found = getattr(module, target.__name__[:-1], None)
         if found is not None:
             return found
-    raise NotImplementedError(f"no form of {target.__name__} that leaves its input")
+    return on_a_copy(target)
 
 
 def detached(value: TensorProxy) -> TensorProxy:
@@ -215,13 +227,16 @@ def trace_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> TraceCtx:
 
     def program(*values: Any) -> Any:  # noqa: ANN401
         with langctx(Languages.TORCH), compile_data_and_stats(data, CompileStats()):
+            default_dtype_and_device = thunder._get_cache_info()  # what torch.randn asks for
+            default_dtype_and_device["default_dtype"] = torch.get_default_dtype()
+            default_dtype_and_device["default_device"] = torch.get_default_device()
             result = _native(replay.run(*values))
             replay.write_inputs()
             return result
 
     tracer: Callable[..., TraceCtx] = thunder.trace()
     try:
-        return tracer(program, *inputs)
+        return thunder._with_cache_info_ctx(tracer)(program, *inputs)
     except Unsupported:
         raise
     except Exception as error:

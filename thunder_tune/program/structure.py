@@ -102,6 +102,13 @@ def _hash(bsyms: Sequence[BoundSymbol], *, loose: bool, training: bool) -> str:
     return digest(_describe_ops(bsyms, _Wiring({}, loose, training)))
 
 
+def describe(trace: TraceCtx) -> list[Any]:
+    """Describe a graph's inputs, ops and results: equal for the same computation."""
+    wiring = _Wiring({}, loose=False, training=True)
+    inputs = wiring.describe(list(trace.args or ()))
+    return [inputs, *_describe_ops([*ops_of(trace), trace.bound_symbols[-1]], wiring)]
+
+
 def _cells(bsyms: Sequence[BoundSymbol]) -> list[tuple[str, list[int]]]:
     """Cut a graph wherever an op's executor could differ: (kind, positions) of each cell."""
     cells: list[tuple[str, list[int]]] = []

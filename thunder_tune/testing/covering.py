@@ -106,9 +106,10 @@ class Subject:
             ratio = error.accuracy.error_ratio if error.accuracy else float("nan")
             return Verdict(error_ratio=ratio, reason=f"{error.kind}: {error}")
         except Exception as error:
-            text = str(error).strip().splitlines() or [""]
+            inner = getattr(error, "inner_exception", error)  # Dynamo's own says only "back_end"
+            text = str(inner).strip().splitlines() or [""]
             return Verdict(
-                error_ratio=float("nan"), reason=f"{type(error).__name__}: {text[0]}"[:300]
+                error_ratio=float("nan"), reason=f"{type(inner).__name__}: {text[0]}"[:300]
             )
         finally:
             if built is not None:
