@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from thunder_tune.compiler import build
+from thunder_tune.compiler.backends import execution_traces, whole_program
 from thunder_tune.compiler.calls import dispatched_calls, group_calls, statements
 from thunder_tune.compiler.instrumenting import (
     GeneratedCode,
@@ -100,3 +101,15 @@ def test_an_inconsistent_trace_is_told():
     problems = [c.text for c in check(found, built.graphs)]
     assert problems[0] == ""
     assert "AssertionError" in problems[1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_thunders_stock_recipe_runs(training):
+    model = torch.nn.Linear(4, 4).requires_grad_(training)
+    program = whole_program(model, "thunder")
+    assert execution_traces(program) == []
+    program(torch.randn(2, 4))
+    traces = execution_traces(program)
+    assert len(traces) == 1 + training
+    assert all("def " in trace.python() for trace in traces)
+    assert execution_traces(whole_program(model, "eager")) == []
