@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from thunder.core.trace import TraceCtx
 
 from thunder_tune.compiler.compat import stock_recipe
 from thunder_tune.values.study import BASELINES
@@ -54,6 +55,14 @@ def whole_program(model: Callable[..., Any], name: str) -> Callable[..., Any]:
     raise ValueError(f"unknown back end {name!r}: use one of {', '.join(BACK_ENDS)}")
 
 
+def execution_traces(program: Callable[..., Any]) -> list[TraceCtx]:
+    """Return what Thunder's stock recipe runs, forward and backward, once it was called.
+
+    Other back ends have no traces, and neither has Thunder behind Dynamo.
+    """
+    return program.traces() if isinstance(program, _StockThunder) else []
+
+
 class _StockThunder:
     """Thunder's stock recipe: `thunder.compile`, and thunderfx for models its tracer refuses."""
 
@@ -66,6 +75,14 @@ class _StockThunder:
         if self._compiled is None:
             return self._first(args, kwargs)
         return self._compiled(*args, **kwargs)
+
+    def traces(self) -> list[TraceCtx]:
+        import thunder
+
+        if self.front_end != "thunder.jit":
+            return []
+        stages = thunder.last_traces(self._compiled), thunder.last_backward_traces(self._compiled)
+        return [traces[-1] for traces in stages if traces]
 
     def _first(self, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         import thunder
