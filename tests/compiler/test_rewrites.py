@@ -248,13 +248,22 @@ def test_only_linears_in_a_row_are_siblings(x, variant, sizes):
     assert [len(site.ops) for site in found.program.sites] == sizes
 
 
-def test_a_weight_that_is_computed_is_not_packed(x):
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_weight_that_is_computed_is_not_packed(x, computed):
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
             self.a, self.b = (nn.Parameter(torch.randn(4, 8)) for _ in range(2))
 
         def forward(self, x):
-            return F.linear(x, self.a), F.linear(x, self.b * 2)
+            b = self.b * 2 if computed else self.b
+            return F.linear(x, self.a), F.linear(x, b)
 
-    assert capture(Scaled(), (x,), {}).program.sites == ()
+    model = Scaled().requires_grad_(False)
+    found = capture(model, (x,), {})
+    assert len(found.program.sites) == (not computed)
+    choices = {f"rewrite:{c.id}": "packed_linear" for c in found.program.site_classes}
+    built = build(model, resolve(found.program, choices), found)
+    with torch.no_grad():
+        torch.testing.assert_close(built(x), model(x), rtol=1e-5, atol=1e-6)
+    assert built.applied == 1.0

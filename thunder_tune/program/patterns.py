@@ -140,11 +140,12 @@ class Siblings:
         rows = [
             i
             for i, bsym in enumerate(graph.bsyms)
-            if op_name(bsym) == self.op and isinstance(bsym.args[0], Proxy)
+            if op_name(bsym) == self.op and bsym.args and isinstance(bsym.args[0], Proxy)
         ]
         for _, run in groupby(rows, lambda i: graph.bsyms[i].args[0].name):
             positions = list(run)
-            others = [x for i in positions for x in graph.bsyms[i].args[1:]]
+            siblings = [graph.bsyms[i] for i in positions]
+            others = [x for b in siblings for x in (*b.args[1:], *b.kwargs.values())]
             if 2 <= len(positions) <= self.most and all(map(graph.is_input, others)):
                 yield positions
 
