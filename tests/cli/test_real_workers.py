@@ -158,12 +158,13 @@ class TestInterrupts:
         process.communicate()
 
     @pytest.mark.ray
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM, signal.SIGINT]])
     def test_everything_so_far_is_saved_and_the_command_to_go_on_is_printed(
-        self, running, capsys, number
+        self, running, capsys, numbers
     ):
         assert any(line.startswith("baseline eager: ") for line in running.stderr)
-        os.killpg(running.pid, number)  # Ray's processes too, as a terminal or a scheduler does
+        for number in numbers:  # to Ray's processes too, as a terminal or a scheduler does
+            os.killpg(running.pid, number)
         _, errors = running.communicate(timeout=PATIENCE_S)
         assert running.returncode == 130
         assert "Traceback" not in errors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from types import FrameType
 
 __all__ = ["main"]
 
@@ -19,5 +20,21 @@ def main() -> None:
     """
     from thunder_tune.cli.exits import run
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a shell starts with "&"
+            signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))
+
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt the command, once: what it still does takes seconds and ought to be done."""
+    for each in _ENDINGS:
+        signal.signal(each, _stay)
+    raise KeyboardInterrupt
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """Do nothing; to ignore the signal instead would be passed on to child processes."""
