@@ -11,23 +11,32 @@ long run may be made in parts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import math
+import multiprocessing
 import os
 import platform
 import shlex
-import subprocess
+import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 MODES = ("forward", "backward")
 Message = dict[str, Any]
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+PRELOADED = ("thunder_tune.testing.covering", "thunder_tune.testing.covered_transformers")
+"""Children come from a process that has imported everything and done nothing."""
 
 
 @dataclass
@@ -38,7 +47,8 @@ class Row:
         name: Of the model.
         family: Its family.
         found: By mode, what the capture gave.
-        verdicts: By mode, the verdict of each assignment.
+        plain: By mode, the verdict of every op as a plain torch call.
+        verdicts: By mode, the verdict of each random assignment.
         faults: Reasons that belong to no assignment: a crash, a time limit, not captured.
         seconds: Of the child.
     """
@@ -46,6 +56,7 @@ class Row:
     name: str
     family: str
     found: dict[str, Message] = field(default_factory=dict)
+    plain: dict[str, Message] = field(default_factory=dict)
     verdicts: dict[str, list[Message]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -56,6 +67,8 @@ class Row:
             self.found[message["mode"]] = message
             if not message["ops"]:
                 self.faults.append(f"{message['mode']}: not captured: {message['reason']}")
+        elif message["kind"] == "plain":
+            self.plain[message["mode"]] = message
         elif message["kind"] == "verdict":
             self.verdicts.setdefault(message["mode"], []).append(message)
         else:
@@ -65,36 +78,41 @@ class Row:
         """Return how many assignments were right."""
         return sum(not v["reason"] for v in self.verdicts.get(mode, []))
 
-    def is_right(self, assignments: int) -> bool:
-        """Whether nothing failed and every distinct assignment asked for was judged."""
-        judged = [self.verdicts.get(mode, []) for mode in MODES]
-        return (
-            not self.faults
-            and all(0 < len(v) <= assignments for v in judged)
-            and all(self.passed(mode) == len(self.verdicts[mode]) for mode in MODES)
-        )
+    @property
+    def is_right(self) -> bool:
+        """Whether something was judged in both modes, and nothing failed."""
+        return set(self.plain) == set(MODES) and not self.reasons()
 
     def reasons(self) -> list[str]:
         """Return each different reason of a failure once."""
         found = list(self.faults)
         for mode in MODES:
-            texts = [v["reason"] for v in self.verdicts.get(mode, []) if v["reason"]]
-            found += [f"{mode}: {text}" for text in dict.fromkeys(texts)]
+            judged = [*([self.plain[mode]] if mode in self.plain else []), *self.of(mode)]
+            found += dict.fromkeys(f"{mode}: {v['reason']}" for v in judged if v["reason"])
         return found
+
+    def of(self, mode: str) -> list[Message]:
+        """Return the verdicts of random assignments."""
+        return self.verdicts.get(mode, [])
 
     def worst(self) -> float:
         """Return the worst error ratio that was judged."""
-        ratios = [v["error_ratio"] for vs in self.verdicts.values() for v in vs]
+        judged = [*self.plain.values(), *(v for vs in self.verdicts.values() for v in vs)]
+        ratios = [v["error_ratio"] for v in judged]
         return max((r for r in ratios if not math.isnan(r)), default=math.nan)
 
 
-def run_child(name: str, device: str, assignments: int, modes: Iterable[str]) -> None:
-    """Judge one model and print a JSON message for each thing found."""
+def judge_model(
+    name: str, device: str, assignments: int, modes: Iterable[str], pipe: Connection
+) -> None:
+    """Judge one model in a process of its own; send a message for each thing found."""
+    os.setsid()  # so that what a compiler starts ends with it
+    warnings.simplefilter("ignore")
     from thunder_tune.testing.covered import covered
     from thunder_tune.testing.covering import Subject
 
     def tell(kind: str, mode: str, **content: object) -> None:
-        print(json.dumps({"kind": kind, "mode": mode, **content}), flush=True)
+        pipe.send({"kind": kind, "mode": mode, **content})
 
     for mode in modes:
         try:
@@ -108,65 +126,67 @@ def run_child(name: str, device: str, assignments: int, modes: Iterable[str]) ->
                 classes=len(program.classes),
                 reason=program.reason,
             )
-            for assignment in subject.assignments(assignments) if program.ops else ():
-                verdict = subject.judge(assignment)
-                tell("verdict", mode, error_ratio=verdict.error_ratio, reason=verdict.reason)
+            if not program.ops:
+                continue
+            tell("plain", mode, **asdict(subject.judge({})))
+            for assignment in subject.assignments(assignments):
+                tell("verdict", mode, **asdict(subject.judge(assignment)))
         except Exception as error:
             text = str(error).strip().splitlines() or [""]
             tell("fault", mode, reason=f"{type(error).__name__}: {text[0]}"[:300])
 
 
 def cover(name: str, family: str, options: argparse.Namespace) -> Row:
-    """Run one model's child to its end or its time limit."""
+    """Run one model's process to its end or its time limit."""
     row, started = Row(name, family), time.monotonic()
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.coverage", "--child", name]
-    command += ["--device", options.device, "--assignments", str(options.assignments)]
-    command += ["--modes", *options.modes]
-    threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": threads},
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    child = CONTEXT.Process(
+        target=judge_model,
+        args=(name, options.device, options.assignments, options.modes, theirs),
     )
-    try:
-        output, errors = child.communicate(timeout=options.limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        output, errors = child.communicate()
+    child.start()
+    theirs.close()
+    with contextlib.suppress(EOFError):
+        while ours.poll(max(0.0, started + options.limit - time.monotonic())):
+            row.take(ours.recv())
+    child.join(max(5.0, started + options.limit - time.monotonic()))
+    if child.is_alive():
         row.faults.append(f"not finished within {options.limit:.0f} s")
-    for line in output.splitlines():
-        if line.startswith("{"):
-            row.take(json.loads(line))
-    if child.returncode and not row.faults:
-        last = (errors.strip().splitlines() or [""])[-1]
-        row.faults.append(f"the process ended with status {child.returncode}: {last}"[:300])
+        assert child.pid is not None
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+    elif child.exitcode:
+        row.faults.append(f"the process ended with status {child.exitcode}")
     row.seconds = time.monotonic() - started
     return row
 
 
-def table(rows: Sequence[Row], assignments: int) -> str:
-    """Return the table of results and the line that sums it up."""
-    right = sum(row.is_right(assignments) for row in rows)
+def table(rows: Sequence[Row], missing: Sequence[str]) -> str:
+    """Return the table of results, what fails and why, and which models were not run."""
+    right = sum(row.is_right for row in rows)
+    whole = sum(row.is_right and all(row.of(m) for m in MODES) for row in rows)
     lines = [
-        f"{right} of {len(rows)} models are right in every assignment, forward and backward.",
+        f"{right} of {len(rows)} models are right in everything that was judged, forward and "
+        f"backward; {whole} of them with random assignments in both modes.",
         "",
-        "| model | family | front end | ops | classes | forward | backward | worst error ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | family | front end | ops | classes | plain torch | forward | backward "
+        "| worst error ratio |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         found = row.found.get("forward") or row.found.get("backward") or {}
-        counts = [f"{row.passed(mode)}/{len(row.verdicts.get(mode, []))}" for mode in MODES]
+        plain = [m for m in MODES if m in row.plain and not row.plain[m]["reason"]]
+        counts = [f"{row.passed(m)}/{len(row.of(m))}" if row.of(m) else "" for m in MODES]
         worst = "" if math.isnan(row.worst()) else f"{row.worst():.2f}"
         cells = [row.name, row.family, found.get("front_end", "")]
-        cells += [str(found.get("ops", "")), str(found.get("classes", "")), *counts, worst]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells += [str(found.get("ops", "")), str(found.get("classes", ""))]
+        lines.append(f"| {' | '.join([*cells, ', '.join(plain), *counts, worst])} |")
     failures = [(row.name, text) for row in rows for text in row.reasons()]
     if failures:
         lines += ["", "What fails, and why:", ""]
         lines += [f"- `{name}`: {text}" for name, text in failures]
+    if missing:
+        lines += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(lines)
 
 
@@ -189,8 +209,8 @@ def document(rows: Sequence[Row], options: argparse.Namespace, command: str) -> 
         date=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         versions=", ".join(versions),
         machine=f"{kind}, {os.cpu_count()} CPU cores",
-        assignments=options.assignments,
-        table=table(rows, options.assignments),
+        assignments=max((len(row.of(m)) for row in rows for m in MODES), default=0),
+        table=table(rows, [name for name in chosen(None) if name not in {r.name for r in rows}]),
     )
 
 
@@ -206,9 +226,10 @@ result does not vary with its input is not accepted as a reference.
     {command}
 
 {date}; {versions}; {machine}. Up to {assignments} different assignments of each model in each mode
-(a small program has fewer). Columns "forward" and "backward": assignments that are right, of those
-judged. "Worst error ratio": error of the worst output or gradient, relative to the eager model's
-own; the policy allows 2.
+(a small program has fewer). "Plain torch": modes in which every op as a plain torch call is right.
+"Forward" and "backward": random assignments that are right, of those judged; empty where none was.
+"Worst error ratio": error of the worst output or gradient, relative to the eager model's own; the
+policy allows 2.
 
 {table}
 """
@@ -225,7 +246,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--out", type=Path, help="write the page here")
     parser.add_argument("--log", type=Path, help="keep each model's row here as JSON")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -254,9 +274,9 @@ def logged(path: Path | None) -> list[Row]:
 def main() -> int:
     """Cover the models asked for; 1 where one fails."""
     options = parse(sys.argv[1:])
-    if options.child:
-        run_child(options.child, options.device, options.assignments, options.modes)
-        return 0
+    CONTEXT.set_forkserver_preload(list(PRELOADED))
+    threads = max(1, (os.cpu_count() or 1) // options.jobs)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
     def one(item: tuple[str, str]) -> Row:
         row = cover(*item, options)
@@ -264,7 +284,9 @@ def main() -> int:
             f"{mode} {row.passed(mode)}/{len(row.verdicts.get(mode, []))}"
             for mode in options.modes
         )
-        print(f"{row.name}: {counts} ({row.seconds:.0f} s)", *row.reasons(), sep="\n    ")
+        verdict = "right" if row.is_right else "WRONG"
+        line = f"{row.name}: {verdict}; random assignments {counts} ({row.seconds:.0f} s)"
+        print(line, *row.reasons(), sep="\n    ")
         sys.stdout.flush()
         if options.log:
             with options.log.open("a", encoding="utf-8") as file:
@@ -278,7 +300,7 @@ def main() -> int:
         shown = [kept[name] for name in chosen(None) if name in kept]
         command = shlex.join(["python", "-m", "benchmarks.coverage", *sys.argv[1:]])
         options.out.write_text(document(shown, options, command), encoding="utf-8")
-    return 0 if all(row.is_right(options.assignments) for row in rows) else 1
+    return 0 if all(row.is_right for row in rows) else 1
 
 
 if __name__ == "__main__":
