@@ -88,11 +88,12 @@ class OutOfMemory(Good):
 
 
 class Uncaptured(Good):
-    """Leaves PyTorch for NumPy, where no front end can follow."""
+    """Writes through windows on its activations, where no front end can follow."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add one in NumPy."""
-        result: Tensor = self.linear(x) * torch.from_numpy(x.numpy() + 1)
+        """Double every window."""
+        result: Tensor = self.linear(x)
+        result.unfold(1, 2, 2).mul_(2)
         return result
 
 
