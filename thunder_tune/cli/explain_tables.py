@@ -16,8 +16,10 @@ from thunder_tune.measure.kernels import KernelProfile, short_name
 from thunder_tune.recipes import Difference
 from thunder_tune.study.explaining import Explanation
 from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.space import NO_REWRITE
 
 BAR_WIDTH = 20
+MOST_OWNERS = 6
 MOST_KERNELS = 30
 """Rows of a kernel table; the rest is summed up, and whole in the JSON."""
 
@@ -28,8 +30,9 @@ def show(screen: Console, explanation: Explanation) -> None:
         screen.print(line, soft_wrap=True)
     profile = explanation.profile
     parts: list[Table | str] = []
-    if explanation.classes:
-        parts.append(classes(explanation.classes, with_places=explanation.is_here))
+    used = [use for use in explanation.classes if set(use.asked) != {NO_REWRITE}]
+    if used:
+        parts.append(classes(used, with_places=explanation.is_here))
     if explanation.groups:
         parts.append(statements(explanation.groups, profile))
     if profile is not None:
@@ -63,6 +66,9 @@ def _head(explanation: Explanation) -> list[str]:
         lines.append(f"captured by {explanation.front_end}; {options}{share}")
     for (rewrite, executor), sites in explanation.rewrites.items():
         lines.append(f"rewrite: {rewrite} to {executor} at {sites} sites")
+    left = sum(set(use.asked) == {NO_REWRITE} for use in explanation.classes)
+    if left:
+        lines.append(f"rewrites not made: at {left} classes of sites (listed by --json)")
     return lines + [f"note: {note}" for note in explanation.notes]
 
 
@@ -155,8 +161,7 @@ def kernels(name: str, profile: KernelProfile, groups: Sequence[CallGroup]) -> T
             *_share(kernel.share),
         ]
         if groups:
-            within = sorted({number_of[r] for r in kernel.ranges if r in number_of})
-            row.append(" ".join(f"#{number}" for number in within))
+            row.append(_numbers({number_of[r] for r in kernel.ranges if r in number_of}))
         made.add_row(*row)
     rest = profile.kernels[MOST_KERNELS:]
     if rest:
@@ -164,6 +169,12 @@ def kernels(name: str, profile: KernelProfile, groups: Sequence[CallGroup]) -> T
         times = sum(k.times for k in rest)
         made.add_row(f"{len(rest)} more", f"{times:g}", tables.milliseconds(ms), *_share(share))
     return made
+
+
+def _numbers(groups: set[int]) -> str:
+    words = [f"#{number}" for number in sorted(groups)]
+    more = f" and {len(words) - MOST_OWNERS} more" if len(words) > MOST_OWNERS else ""
+    return " ".join(words[:MOST_OWNERS]) + more
 
 
 def _share(share: float) -> tuple[str, Bar]:
