@@ -27,6 +27,7 @@ from thunder_tune.program import model_key, signature_of
 from thunder_tune.recipes import read_recipe
 
 if TYPE_CHECKING:
+    from thunder_tune.storage import Database
     from thunder_tune.values.recipe import Recipe
 
 __all__ = [
@@ -117,6 +118,7 @@ def _look_up(
         if study is not None:
             of_study = {r.digest for r in database.recipes(study)}
             found = [r for r in found if r.digest in of_study]
+        others = [] if found else _other_inputs(model, signature, database)
     finally:
         database.close()
     here = current_fingerprint("cuda" if _on_cuda(args, kwargs) else "cpu").loose_key
@@ -124,11 +126,19 @@ def _look_up(
     if not fitting:
         name = type(model).__name__
         where = f" in study {study!r}" if study else ""
-        raise NotFoundError(
-            f"no recipe for {name} on inputs {signature}{where}: tune it with "
-            f"'thunder-tune run --model ...' or set THUNDER_TUNE_STORAGE"
-        )
+        advice = "tune it with 'thunder-tune run --model ...' or set THUNDER_TUNE_STORAGE"
+        if others:
+            known = " and ".join(others[:3])
+            advice = f"there is one for {known}: load_recipe its file, which applies what matches"
+        raise NotFoundError(f"no recipe for {name} on inputs {signature}{where}: {advice}")
     return fitting[0]
+
+
+def _other_inputs(model: Callable[..., Any], signature: str, database: Database) -> list[str]:
+    """Return the inputs, other than those asked for, that there is a recipe of the model for."""
+    stored = dict.fromkeys(plan.signature for r in database.recipes() for plan in r.plans)
+    others = (s for s in stored if s != signature)
+    return [s for s in others if database.find_recipes(model_key=model_key(model, s))]
 
 
 def _on_cuda(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
