@@ -75,6 +75,9 @@ def test_a_changed_speedup_is_told_and_fails_where_asked(
     assert document["finding"] == "changed"
     assert document["change_percent"] == pytest.approx(change, abs=0.5)
     assert f"changed by {document['change_percent']:+.1f} %" in err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert lines == ([f"error: {document['error']}"] if status else [])
+    assert not status or "% lower than stated: more than the 5 %" in document["error"]
 
 
 def test_what_differs_is_named_beside_a_change(use_pool, capsys):
@@ -106,7 +109,9 @@ def test_another_machine_or_no_claim_is_not_comparable(capsys, changes, reason):
     document, err = verify(capsys)
     assert (document["finding"], document["reason"]) == ("not comparable", reason)
     assert f"not comparable: {reason}" in err
-    verify(capsys, "--fail-if-slower", "5", status=1)
+    document, err = verify(capsys, "--fail-if-slower", "5", status=1)
+    assert document["finding"] == "not comparable"
+    assert f"error: --fail-if-slower could not be checked: not comparable: {reason}" in err
 
 
 @pytest.mark.parametrize(

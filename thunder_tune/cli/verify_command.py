@@ -36,7 +36,7 @@ class Verification:
         comparison: Recipe and baselines, measured now.
         now: What that says of the recipe; None where it could not be measured.
         check: That, held against the claim.
-        error: Why it could not be measured, or "".
+        error: Why it could not be measured, or what `--fail-if-slower` objects to, or "".
     """
 
     recipe: Recipe
@@ -85,18 +85,25 @@ def verify(
         raise InputError(f"--fail-if-slower {fail_if_slower:g}: percent, from 0 to below 100")
     recipe = recipe_of(subject, storage)
     found = _verify(recipe, seconds_of(time_budget) if time_budget else None, ray_address)
+    status = exits.FAILED if found.error else exits.DONE
+    if not found.error and (objection := _objection(found, fail_if_slower)):
+        found, status = replace(found, error=objection), exits.CLAIM_BROKEN
     _print(found, as_json=as_json)
-    return _status(found, fail_if_slower)
+    return status
 
 
-def _status(found: Verification, fail_if_slower: float | None) -> int:
-    if found.error:
-        return exits.FAILED
+def _objection(found: Verification, fail_if_slower: float | None) -> str:
+    """Say what `--fail-if-slower` objects to, or ""."""
     if fail_if_slower is None:
-        return exits.DONE
-    if found.check is None or found.check.is_worse_by(fail_if_slower / 100):
-        return exits.CLAIM_BROKEN
-    return exits.DONE
+        return ""
+    if found.check is None:
+        return f"--fail-if-slower could not be checked: not comparable: {found.reason}"
+    if found.check.is_worse_by(fail_if_slower / 100):
+        return (
+            f"the speedup is {-100 * found.check.change:.1f} % lower than stated: more than the "
+            f"{fail_if_slower:g} % that --fail-if-slower allows"
+        )
+    return ""
 
 
 def _verify(recipe: Recipe, budget_s: float | None, ray_address: str | None) -> Verification:
