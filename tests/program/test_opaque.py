@@ -88,3 +88,22 @@ def test_a_random_call_has_no_gradient_and_says_so():
     assert "random" in program.reason
     assert "test_opaque.py" in program.reason
     assert capture(model, (x,), {}, front_end="dynamo").program.is_captured
+
+
+def test_an_option_that_a_symbol_lacks_makes_the_call_opaque():
+    class Pools(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3)
+
+        def forward(self, x):
+            return nn.functional.max_pool2d(self.conv(x), 2, ceil_mode=True).tanh()
+
+    model, x = Pools(), torch.randn(1, 1, 7, 7)
+    found = capture(model, (x,), {}, front_end="dynamo", training=True)
+    assert [op.kind for op in found.program.ops] == ["conv", "opaque", "tanh"]
+    built = build(model, resolve(found.program, {}), found)
+    got, wanted = built(x), model(x)
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(y.sum(), list(model.parameters())) for y in (got, wanted)]
+    torch.testing.assert_close(*gradients)

@@ -180,32 +180,3 @@ def test_a_write_that_autograd_does_not_see_is_refused():
     found = captured(model, x, training=False)
     with torch.no_grad():
         torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
-
-
-def test_no_gradient_goes_through_no_grad_and_detach():
-    def function(model, x):
-        y = model.linear(x)
-        with torch.no_grad():
-            scale = y * 2
-        return y * scale + y.detach()
-
-    model, x = Model(function), torch.randn(3, WIDTH)
-    found = captured(model, x, training=True)
-    built = build(model, resolve(found.program, {}), found)
-    got = torch.autograd.grad(built(x).sum(), list(model.parameters()))
-    wanted = torch.autograd.grad(model(x).sum(), list(model.parameters()))
-    torch.testing.assert_close(got, wanted)
-
-
-def test_autocast_inside_the_model_lowers_what_eager_lowers():
-    def function(model, x):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            y = model.linear(x)
-        return y
-
-    model, x = Model(function), torch.randn(3, WIDTH)
-    found = captured(model, x, training=False)
-    with torch.no_grad():
-        result = build(model, resolve(found.program, {}), found)(x)
-        torch.testing.assert_close(result, model(x))
-    assert result.dtype == torch.bfloat16

@@ -19,7 +19,7 @@ from thunder.core import prims
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import Languages, langctx
 from thunder.core.proxies import ProxyTag, TensorProxy
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
@@ -132,12 +132,23 @@ class _Replay(fx.Interpreter):
         elif written(self.current) is not None and target.__name__.endswith("_"):
             target = _out_of_place(target)
         function = OPENED.get(target) or _torch_to_thunder_function_map.get(target)
+        if function is None and getattr(target, "__module__", "") in _PLAIN_MODULES:
+            return target(*args, **kwargs)
         if function is None or self._is_whole(target, function, args, kwargs):
-            if getattr(target, "__module__", "") in _PLAIN_MODULES:
-                function = target
-            else:
-                return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
-        return function(*args, **kwargs)
+            return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
+        return self._or_opaque(function, target, args, kwargs)
+
+    def _or_opaque(self, function: Any, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        """Call a Thunder symbol; what it lacks (an option, a dtype) is torch's own, opaque."""
+        assert self.current is not None
+        scopes = get_tracectx().scopes
+        depth, recorded = len(scopes), len(scopes[-1])
+        try:
+            return function(*args, **kwargs)
+        except NotImplementedError:
+            del scopes[depth:]
+            del scopes[-1][recorded:]
+            return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
 
     def _is_whole(self, target: Any, function: Any, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
         """Whether a call stays opaque although Thunder knows its function.
@@ -171,7 +182,10 @@ class _Replay(fx.Interpreter):
             )
             assert self.current is not None
             return opaque_call(function, args, kwargs, has_gradient=has_gradient(self.current))
-        return method(*rest, **kwargs)
+        function = getattr(torch.Tensor, name, None)
+        if function is None:
+            return method(*rest, **kwargs)
+        return self._or_opaque(lambda _, *a, **k: method(*a, **k), function, args, kwargs)
 
 
 def _without_flag(target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401
@@ -223,6 +237,9 @@ def trace_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> TraceCtx:
         Unsupported: A construct has no faithful replay; the message names it, file and line.
     """
     data = CompileData(fn=graph, executors_list=[], disable_preprocessing=True)
+    for device in ("cpu", "cuda"):  # autocast around the call
+        if torch.is_autocast_enabled(device):
+            data.autocast_stack.push(device, torch.get_autocast_dtype(device), True)
     replay = _Replay(graph, data)
 
     def program(*values: Any) -> Any:  # noqa: ANN401
