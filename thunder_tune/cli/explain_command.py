@@ -79,7 +79,8 @@ def explain(
     choices = differences(recipe, other) if other is not None else ()
     if other is not None:
         screen.print(f"\nthe other {tables.verdict(other)}", soft_wrap=True)
-        screen.print(explain_tables.differences(recipe, other, choices))
+        made = explain_tables.differences(recipe, other, choices)
+        screen.print(made if choices else "the two choose the same")
     if as_json:
         print(json.dumps(explain_document(found, other, choices), allow_nan=False))
     return exits.FAILED if any(check.text for check in found.checks) else exits.DONE
