@@ -82,7 +82,9 @@ class PhaseWatch:
         if self._deadline is not None and now > self._deadline:
             return "the time for the comparison ran out"
         if now - self._since > self.limit_s:
-            return f"took longer than the limit of {self.limit_s:.3g} s"
+            is_cut = self.limit_s < self._limits.of(self.phase)
+            why = ", half of the time that was left" if is_cut else ""
+            return f"took longer than the limit of {self.limit_s:.3g} s{why}"
         return ""
 
     def seconds(self) -> dict[str, float]:

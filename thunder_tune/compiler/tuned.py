@@ -28,8 +28,6 @@ from thunder_tune.values.plan import resolve
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
 
-_AUTOCAST = "autocast is on, which a recipe does not know"
-
 
 @dataclass(eq=False, repr=False)
 class Application:
@@ -255,8 +253,6 @@ class TunedBackend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Graph:
         """Compile one graph; one that cannot be captured runs by Inductor, and says so."""
         try:
-            if torch.is_autocast_enabled(_device_of(inputs)):
-                raise Unsupported(_AUTOCAST)
             captured = capture_graph(graph, inputs)
         except Unsupported as error:
             self._tuner.differs(f"a graph cannot be captured: {error}; it runs by Inductor")
@@ -278,7 +274,7 @@ class _JitRun:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         inputs = torch.utils._pytree.tree_leaves((args, kwargs))
         if torch.is_autocast_enabled(_device_of(inputs)):
-            self._tuner.differs(_AUTOCAST)
+            self._tuner.differs("autocast is on, which a recipe by thunder.jit does not know")
             return self._model(*args, **kwargs)
         key = (signature_of(args, kwargs), torch.is_grad_enabled())
         if key not in self._captures:

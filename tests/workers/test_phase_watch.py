@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from thunder_tune.testing.fake_pool import FakeClock
+from thunder_tune.values.job import Limits, Progress
+from thunder_tune.workers import phase_watch
+from thunder_tune.workers.phase_watch import PhaseWatch
+
+
+@pytest.fixture
+def clock(monkeypatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(phase_watch.time, "monotonic", clock)
+    return clock
+
+
+def test_a_phase_is_overdue_after_its_limit(clock):
+    watch = PhaseWatch(Limits(compile_s=100.0), since=clock())
+    watch.begin(Progress(phase="compile"))
+    clock.now_s += 100.0
+    assert watch.overdue() == ""
+    clock.now_s += 0.1
+    assert watch.overdue() == "took longer than the limit of 100 s"
+
+
+def test_a_limit_that_a_comparison_has_cut_is_told_as_such(clock):
+    watch = PhaseWatch(Limits(compile_s=100.0), since=clock(), deadline=clock() + 40.0)
+    watch.begin(Progress(phase="compile", subject="eager"))
+    clock.now_s += 21.0
+    said = "took longer than the limit of 20 s, half of the time that was left"
+    assert watch.overdue() == said
+
+
+def test_standing_still_is_a_wait_and_not_held_against_the_phase(clock):
+    watch = PhaseWatch(Limits(compile_s=100.0), since=clock())
+    watch.begin(Progress(phase="compile"))
+    for second in range(200):
+        clock.now_s += 1.0
+        watch.look(stands_still=second >= 50)
+    assert watch.overdue() == ""
+    assert watch.seconds() == {"start": 0.0, "compile": 50.0, "wait": 150.0}
