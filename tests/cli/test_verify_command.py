@@ -62,7 +62,7 @@ def test_a_recipe_that_keeps_its_claim_is_confirmed(use_pool, capsys):
     ("linear_ms", "words", "status", "change"),
     [
         (-2.0, [], 0, -11.1),
-        (-2.0, ["--fail-if-slower", "5"], 1, -11.1),
+        (-2.0, ["--fail-if-slower", "5"], 3, -11.1),
         (-2.0, ["--fail-if-slower", "20"], 0, -11.1),
         (-4.0, ["--fail-if-slower", "0"], 0, 14.3),
     ],

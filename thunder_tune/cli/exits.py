@@ -16,9 +16,9 @@ from thunder_tune.values.study import Outcome
 
 DONE = 0
 FAILED = 1
-CLAIM_BROKEN = 1
-"""`verify --fail-if-slower` found a recipe slower than it claims, or could not compare."""
 WRONG_WORDS = 2
+CLAIM_BROKEN = 3
+"""`verify --fail-if-slower` found a recipe slower than it claims."""
 INTERRUPTED = 130
 
 DEBUG_VARIABLE = "THUNDER_TUNE_DEBUG"

@@ -69,7 +69,7 @@ def verify(
         typer.Option(
             "--fail-if-slower",
             metavar="PERCENT",
-            help="Exit with status 1 where the speedup is lower by more, or cannot be compared.",
+            help="Exit with status 3 where the speedup is lower by more, 1 where none compares.",
         ),
     ] = None,
     time_budget: options.TimeBudget = None,
@@ -87,7 +87,9 @@ def verify(
     found = _verify(recipe, seconds_of(time_budget) if time_budget else None, ray_address)
     status = exits.FAILED if found.error else exits.DONE
     if not found.error and (objection := _objection(found, fail_if_slower)):
-        found, status = replace(found, error=objection), exits.CLAIM_BROKEN
+        is_broken = found.check is not None
+        found = replace(found, error=objection)
+        status = exits.CLAIM_BROKEN if is_broken else exits.FAILED
     _print(found, as_json=as_json)
     return status
 
