@@ -210,6 +210,7 @@ def document(rows: Sequence[Row], options: argparse.Namespace, command: str) -> 
         versions=", ".join(versions),
         machine=f"{kind}, {os.cpu_count()} CPU cores",
         assignments=max((len(row.of(m)) for row in rows for m in MODES), default=0),
+        parts="Made in parts with --log: a row shows what was judged." if options.log else "",
         table=table(rows, [name for name in chosen(None) if name not in {r.name for r in rows}]),
     )
 
@@ -229,7 +230,7 @@ result does not vary with its input is not accepted as a reference.
 (a small program has fewer). "Plain torch": modes in which every op as a plain torch call is right.
 "Forward" and "backward": random assignments that are right, of those judged; empty where none was.
 "Worst error ratio": error of the worst output or gradient, relative to the eager model's own; the
-policy allows 2.
+policy allows 2. {parts}
 
 {table}
 """
