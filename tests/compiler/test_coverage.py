@@ -39,3 +39,8 @@ def test_assignments_of_a_model_differ_and_are_the_same_each_time():
     first, second = (list(subject.assignments(5)) for _ in range(2))
     assert first == second
     assert len({tuple(sorted(a.items())) for a in first}) == len(first) >= 4
+
+
+def test_what_thunder_only_wraps_is_not_offered_to_a_fuser_in_training():
+    subject = Subject(covered()["gru_cell"], training=True, device="cpu")
+    assert [subject.judge(a).reason for a in subject.assignments(2)] == [""]

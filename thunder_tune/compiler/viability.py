@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from thunder.common import CompileData, CompileStats
 from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.prims import OpTags
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import tracectx
 
@@ -63,6 +64,8 @@ def _refusal(capture: Capture, class_id: str, target: str) -> str:
         if isinstance(found, Site):
             bsyms = [composite_of(found.rewrite, bsyms)]
         for bsym in bsyms:
+            if program.training and target in FUSERS and _is_wrapped(bsym):
+                return f"has no gradient of {op_name(bsym)} that stays in a fusion"
             try:
                 accepted = _accepts(target, bsym)
             except Exception as error:
@@ -70,6 +73,11 @@ def _refusal(capture: Capture, class_id: str, target: str) -> str:
             if not accepted:
                 return f"refuses {op_name(bsym)} of this shape and type"
     return ""
+
+
+def _is_wrapped(bsym: BoundSymbol) -> bool:
+    """Whether Thunder only wraps torch's function, which brings its gradient in training."""
+    return OpTags.AUTO_REGISTERED in (bsym.sym.tags or ())
 
 
 def _accepts(target: str, bsym: BoundSymbol) -> bool:
