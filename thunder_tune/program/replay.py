@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import thunder
@@ -21,6 +22,7 @@ from thunder.core.langctxs import Languages, langctx
 from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.torch import _torch_to_thunder_function_map
+from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
 from thunder_tune.program.opened import OPENED
@@ -136,6 +138,7 @@ class _Replay(fx.Interpreter):
             return target(*args, **kwargs)
         if function is None or self._is_whole(target, function, args, kwargs):
             return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
+        args, kwargs = _by_position(function, target, args, kwargs)
         return self._or_opaque(function, target, args, kwargs)
 
     def _or_opaque(self, function: Any, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -192,6 +195,19 @@ def _without_flag(target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:  # no
     bound = inspect.signature(target).bind(*args, **kwargs)
     bound.arguments.pop("inplace", None)
     return bound.args, bound.kwargs
+
+
+def _by_position(function: Any, target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """Give by position what torch names otherwise than Thunder: "weight" is "w" there."""
+    known = inspect.signature(getattr(function, "meta", None) or function).parameters
+    if all(name in known for name in kwargs):
+        return args, kwargs
+    own = [inspect.signature(target)] if inspect.isfunction(target) else None
+    for signature in own or get_signature_for_torch_op(target) or ():
+        with suppress(TypeError):
+            bound = signature.bind(*args, **kwargs)
+            return bound.args, bound.kwargs
+    return args, kwargs
 
 
 def _out_of_place(target: Any) -> Any:  # noqa: ANN401 - a torch function
