@@ -33,21 +33,27 @@ def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph
 
 
 def _same_graph(
-    graph: fx.GraphModule, inputs: Sequence[Any], graphs: Sequence[CapturedGraph]
+    graph: fx.GraphModule, inputs: Sequence[Any], known: Sequence[tuple[CapturedGraph, bool]]
 ) -> CapturedGraph:
     """Return the captured graph that another compilation of Dynamo's is the same as.
 
     A Python number in a guard (a tensor's value that a graph break reads) gives a new compilation
-    of the same computation.
+    of the same computation. In another grad mode it is another one: a candidate for inference
+    would return results without a gradient.
+
+    Args:
+        graph: As Dynamo hands it to a back end.
+        inputs: Its example inputs.
+        known: The captured graphs, and the grad mode that each was captured in.
 
     Raises:
         RuntimeError: It is another computation; run outside every candidate, it would deceive.
     """
     found = capture_graph(graph, inputs)
     description = describe(found.trace)
-    for known in graphs:
-        if describe(known.trace) == description:
-            return known
+    for captured, grad_mode in known:
+        if grad_mode == torch.is_grad_enabled() and describe(captured.trace) == description:
+            return captured
     where = next((line for n in graph.graph.nodes if (line := source_line(n))), "an unknown line")
     raise RuntimeError(
         "the model was called in another way than it was captured: other shapes, types, grad mode "
@@ -82,15 +88,15 @@ class DynamoFrontEnd:
     ) -> Capture:
         """Capture every graph that Dynamo makes of one call."""
         started = time.perf_counter()
-        graphs: list[CapturedGraph] = []
+        known: list[tuple[CapturedGraph, bool]] = []
         closed = False
 
         def back_end(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             if closed:
-                return _same_graph(graph, inputs, graphs)
+                return _same_graph(graph, inputs, known)
             captured = capture_graph(graph, inputs)
             captured.bound = graph.forward  # this first call only needs the model's own result
-            graphs.append(captured)
+            known.append((captured, torch.is_grad_enabled()))
             return captured
 
         # The limit is per code object: in a process that captured a few models of one class,
@@ -111,6 +117,7 @@ class DynamoFrontEnd:
             inner = getattr(error, "inner_exception", cause)
             raise CaptureError(_in_one_line(inner)) from error
         closed = True
+        graphs = [captured for captured, _ in known]
         for graph in graphs:
             graph.calls = 0
         if not graphs:
