@@ -188,6 +188,20 @@ def test_a_norm_in_training_and_a_wide_kernel_as_a_product_are_refused(images):
         assert reason == "refuses thunder_tune.conv_bn of this shape and type"
 
 
+def test_a_residual_of_another_type_is_refused(images):
+    class Mixed(Block):
+        def forward(self, x):
+            return F.relu(self.norm(self.conv(x)) + x.double())
+
+    found = capture(Mixed("plain").eval(), (images,), {})
+    site = found.program.sites[0]
+    assert site.rewrite == "conv_bn_add_relu"
+    ask = viability(found, "cpu")
+    assert ask(site.class_id, "folded_conv") == (
+        "refuses thunder_tune.conv_bn of this shape and type"
+    )
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_weights_that_change_are_folded_anew(images, stride):
     torch.manual_seed(0)

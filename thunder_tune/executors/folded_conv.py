@@ -128,10 +128,7 @@ def folded_conv(
             return torch.cudnn_convolution_relu(x, kernel, shift, *how)
         z = residual.contiguous(memory_format=torch.channels_last)
         return torch.cudnn_convolution_add_relu(x, kernel, z, 1.0, shift, *how)
-    y = F.conv2d(x, kernel, shift, *how)
-    if residual is not None:
-        y = y.add_(residual)
-    return y.relu_() if relu else y
+    return _finished(F.conv2d(x, kernel, shift, *how), residual, relu)
 
 
 def folded_matmul(
@@ -152,16 +149,20 @@ def folded_matmul(
     """Return the same as `folded_conv` for a 1x1 kernel, by one matrix product."""
     kernel, shift = _packed(weight, bias, norm, eps, store)
     if residual is not None or not (x.is_cuda and relu):
-        y = matmul_conv2d(x, kernel, shift, stride)
-        if residual is not None:
-            y = y + residual
-        return y.relu_() if relu else y
+        return _finished(matmul_conv2d(x, kernel, shift, stride), residual, relu)
     pixels = x[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
     batch, rows, columns, channels = pixels.shape
     product = torch._addmm_activation(
         shift, pixels.reshape(-1, channels), kernel.view(len(kernel), -1).t()
     )
     return product.view(batch, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+def _finished(y: torch.Tensor, residual: torch.Tensor | None, relu: bool) -> torch.Tensor:
+    """Add and clamp in place: the convolution's result is nobody else's."""
+    if residual is not None:
+        y = y.add_(residual)
+    return y.relu_() if relu else y
 
 
 def _packed(
@@ -198,7 +199,7 @@ def _folds(
         and norm[1] is not None
         and dtypes.is_float_dtype(x.dtype)
         and x.dtype == weight.dtype
-        and (residual is None or residual.ndim == 4)
+        and (residual is None or residual.dtype == x.dtype)
     )
 
 
