@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
+from thunder_tune.program.masks import additive
 from thunder_tune.program.opaque import opaque_call
 
 
@@ -90,27 +91,47 @@ def _multi_head_attention(
         weights = ltorch.mean(weights, 1) if average_attn_weights else weights
     else:
         # True leaves out here, and keeps in SDPA's boolean masks: added, there is no doubt.
-        mask = None if attn_mask is None else _additive(attn_mask, query.dtype)
+        mask = None if attn_mask is None else additive(attn_mask, query.dtype)
         y = ltorch.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
     y = ltorch.reshape(ltorch.permute(y, (0, 2, 1, 3)), (batch, length, embed))
     y = ltorch.linear(y, out_proj_weight, out_proj_bias)
     return ltorch.transpose(y, 0, 1), weights
 
 
-def _additive(mask: TensorProxy, dtype: dtypes.dtype) -> TensorProxy:
-    """Return a mask as what is added to the scores; True in a boolean mask leaves out."""
-    if not dtypes.is_boolean_dtype(mask.dtype):
-        return mask
-    zeros = ltorch.zeros(*mask.shape, device=mask.device, dtype=dtype)
-    filled: TensorProxy = ltorch.masked_fill(zeros, mask, float("-inf"))
-    return filled
+def _attention(
+    query: TensorProxy,
+    key: TensorProxy,
+    value: TensorProxy,
+    attn_mask: TensorProxy | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> TensorProxy:
+    """`torch.nn.functional.scaled_dot_product_attention`; grouped heads repeated, as it says."""
+    if enable_gqa:
+        key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
+    y: TensorProxy = ltorch.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+    return y
+
+
+def _repeated(heads: TensorProxy, times: int) -> TensorProxy:
+    if times == 1:
+        return heads
+    *outer, number, length, width = heads.shape
+    apart = ltorch.expand(ltorch.unsqueeze(heads, -3), (*outer, number, times, length, width))
+    together: TensorProxy = ltorch.reshape(apart, (*outer, number * times, length, width))
+    return together
 
 
 def _both_masks(
     mask: TensorProxy | None, padding: TensorProxy, dtype: dtypes.dtype
 ) -> TensorProxy:
-    padding = _additive(padding, dtype)
-    both: TensorProxy = padding if mask is None else ltorch.add(_additive(mask, dtype), padding)
+    padding = additive(padding, dtype)
+    both: TensorProxy = padding if mask is None else ltorch.add(additive(mask, dtype), padding)
     return both
 
 
@@ -120,7 +141,7 @@ def _attention_with_weights(
     """Attention step by step, for callers that ask for its weights."""
     scores = ltorch.matmul(q * math.sqrt(1.0 / q.shape[-1]), ltorch.transpose(k, -2, -1))
     if mask is not None:
-        scores = scores + _additive(mask, q.dtype)
+        scores = scores + additive(mask, q.dtype)
     weights = ltorch.softmax(scores, -1)
     if dropout_p > 0.0:
         weights = ltorch.dropout(weights, dropout_p)
@@ -143,5 +164,6 @@ def _channel_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
 
 OPENED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: _multi_head_attention,
+    F.scaled_dot_product_attention: _attention,
     **{f: _channel_dropout(f) for f in (F.dropout1d, F.dropout2d, F.dropout3d)},
 }

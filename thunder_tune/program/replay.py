@@ -15,6 +15,7 @@ import thunder
 import thunder.torch as ltorch
 import torch
 import torch.fx as fx
+import torch.nn.functional as F
 from thunder.common import CompileData, CompileStats
 from thunder.core import prims
 from thunder.core.compile_data import compile_data_and_stats
@@ -24,6 +25,7 @@ from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.torch import _torch_to_thunder_function_map
 from torch.fx.operator_schemas import get_signature_for_torch_op
 
+from thunder_tune.program.masks import Masks
 from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
 from thunder_tune.program.opened import OPENED
 from thunder_tune.program.writes import (
@@ -78,6 +80,7 @@ class _Replay(fx.Interpreter):
         self._inputs: dict[fx.Node, TensorProxy] = {}
         self._data = data
         self._memory = Memory(graph.graph)
+        self._masks = Masks(graph.graph)
         self._changed: dict[fx.Node, TensorProxy] = {}
 
     def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401
@@ -133,12 +136,18 @@ class _Replay(fx.Interpreter):
             args, kwargs = _without_flag(target, args, kwargs)
         elif written(self.current) is not None and target.__name__.endswith("_"):
             target = _out_of_place(target)
+        if target is F.scaled_dot_product_attention:
+            autocast = not self._data.autocast_stack.is_empty()
+            args, kwargs = self._masks.simplified(
+                self.current, args, kwargs, self.env, autocast=autocast
+            )
         function = OPENED.get(target) or _torch_to_thunder_function_map.get(target)
         if function is None and getattr(target, "__module__", "") in _PLAIN_MODULES:
             return target(*args, **kwargs)
         if function is None or self._is_whole(target, function, args, kwargs):
             return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
         args, kwargs = _by_position(function, target, args, kwargs)
+        kwargs = _with_type(function, self.current, args, kwargs)
         return self._or_opaque(function, target, args, kwargs)
 
     def _or_opaque(self, function: Any, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -208,6 +217,18 @@ def _by_position(function: Any, target: Any, args: Any, kwargs: Any) -> tuple[An
             bound = signature.bind(*args, **kwargs)
             return bound.args, bound.kwargs
     return args, kwargs
+
+
+def _with_type(function: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Name the type that `torch.full` and its like took from torch's settings at capture."""
+    made = node.meta.get("example_value")
+    if not isinstance(made, torch.Tensor) or node.all_input_nodes or kwargs.get("dtype"):
+        return kwargs
+    parameters = inspect.signature(getattr(function, "meta", None) or function).parameters
+    named = list(parameters)[: len(args)]
+    if "dtype" not in parameters or "dtype" in named:
+        return kwargs
+    return {**kwargs, "dtype": made.dtype}
 
 
 def _out_of_place(target: Any) -> Any:  # noqa: ANN401 - a torch function
