@@ -13,6 +13,7 @@ from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matm
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
+from thunder_tune.executors.short_attention import short_attention_executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,11 @@ OPERATOR_EXECUTORS = (
         extra="cudnn",
     ),
     OperatorExecutorInfo(
-        name="cudnn_layernorm",
-        thunder_name="cudnn_layernorm",
-        kinds=("layer_norm",),
+        name="short_attention",
+        thunder_name=short_attention_executor.name,
+        kinds=("sdpa",),
         needs_cuda=True,
-        module="cudnn",
-        extra="cudnn",
+        trains=False,
     ),
     OperatorExecutorInfo(
         name="matmul", thunder_name=matmul_conv_executor.name, kinds=("conv",), trains=False
