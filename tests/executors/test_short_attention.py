@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_tune.executors import operator_executor, unavailable_reason
+from thunder_tune.executors.short_attention import short_attention
 from thunder_tune.program import capture
 
 
@@ -97,3 +98,16 @@ def test_what_it_declines(change, accepted):
 
 def test_it_needs_a_cuda_device():
     assert unavailable_reason("short_attention", "cpu") == "needs a CUDA device"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("lengths", [(197, 197), (1, 197), (128, 128), (300, 77)], ids=str)
+def test_agrees_with_float64_on_a_device(lengths, dtype):
+    n_queries, n_keys = lengths
+    query, key, value = (x.cuda() for x in packed(4, 12, max(lengths), 64, dtype))
+    query, key, value = query[:, :, :n_queries], key[:, :, :n_keys], value[:, :, :n_keys]
+    result = short_attention(query, key, value)
+    expected = F.scaled_dot_product_attention(query.double(), key.double(), value.double())
+    limit = {torch.float16: 1e-3, torch.bfloat16: 6e-3}[dtype]
+    assert (result.double() - expected).norm() / expected.norm() < limit
