@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.fx as fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from thunder_tune.compiler import inductor
 from thunder_tune.compiler.inductor import InductorRegion
@@ -32,6 +35,10 @@ def scaled_too(first, second):
 
 def scaled_more(x, y):
     return (torch.relu(x + y) * 3,)
+
+
+def viewed(x, y):
+    return x.view(-1), x + y
 
 
 def swapped(x, y):
@@ -119,5 +126,43 @@ def test_an_input_that_is_a_result_too_is_itself(compiled, pair):
 
 def test_code_without_wrappers_is_taken_where_it_can_be(compiled, pair):
     region(scaled)(*pair)
-    (code,) = compiled.values()
-    assert isinstance(code, torch._inductor.output_code.OutputCode)
+    (found,) = compiled.values()
+    assert isinstance(found.run, torch._inductor.output_code.OutputCode)
+
+
+@pytest.mark.parametrize("function", [scaled, viewed], ids=["bare", "wrapped"])
+def test_a_region_that_was_compiled_before_shows_its_code(compiled, pair, function):
+    first, second = region(function), region(function)
+    assert first.source == ""
+    for one in (first, second):
+        one(*pair)
+    assert len(compiled) == 1
+    assert "def call(" in second.source
+    assert second.source == first.source
+
+
+def test_a_region_from_the_cache_on_disk_shows_its_code(compiled, pair):
+    def with_caches():
+        # Both of torch's caches want a shape environment, and are passed by without one.
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        found = region(scaled)
+        with tracing(TracingContext(mode)):
+            found(*pair)
+        return found
+
+    hits = torch._dynamo.utils.counters["inductor"]
+    with torch._inductor.utils.fresh_cache():
+        first = with_caches()
+        before = hits["fxgraph_cache_hit"]
+        compiled.clear()
+        second = with_caches()
+        assert hits["fxgraph_cache_hit"] == before + 1
+        assert second.source == first.source != ""
+        (found,) = compiled.values()
+        assert isinstance(found.run, torch._inductor.output_code.OutputCode)
+
+
+def test_a_region_that_computes_nothing_has_no_code(compiled, pair):
+    found = region(lambda x: (x,))
+    torch.testing.assert_close(found(pair[0])[0], pair[0])
+    assert found.source == ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,6 +62,20 @@ def execution_traces(program: Callable[..., Any]) -> list[TraceCtx]:
     Other back ends have no traces, and neither has Thunder behind Dynamo.
     """
     return program.traces() if isinstance(program, _StockThunder) else []
+
+
+@contextmanager
+def generated_code() -> Iterator[list[str]]:
+    """Collect, inside the block, the source of every graph that Inductor compiles."""
+    from torch._inductor.graph import GraphLowering
+
+    found: list[str] = []
+    before = GraphLowering.save_output_code
+    GraphLowering.save_output_code = found.append
+    try:
+        yield found
+    finally:
+        GraphLowering.save_output_code = before
 
 
 class _StockThunder:

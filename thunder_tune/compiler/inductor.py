@@ -8,16 +8,32 @@ microseconds of host time for each would be most of a small model's call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.fx as fx
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.output_code import OutputCode
 
-Compiled = Callable[[Sequence[Any]], Any]
-"""Takes the region's inputs as one sequence."""
+_NO_AUTOGRAD_CACHE = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What Inductor made of a region.
+
+    Attributes:
+        run: Takes the region's inputs as one sequence.
+        source: The code that Inductor generated, or "" where the region computes nothing.
+    """
+
+    run: Callable[[Sequence[Any]], Any]
+    source: str
+
 
 _compiled: dict[Any, Compiled] = {}
 """By structure, inputs and settings: candidates of one process share most of their regions."""
@@ -36,6 +52,14 @@ class InductorRegion:
         self._options = options
         self._compiled: Compiled | None = None
 
+    @property
+    def source(self) -> str:
+        """The code that Inductor generated; "" before the first call.
+
+        Kept with what was compiled, as equal regions are compiled once in a process.
+        """
+        return self._compiled.source if self._compiled is not None else ""
+
     def __call__(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors and numbers
         """Run the region."""
         if self._compiled is None:
@@ -43,27 +67,31 @@ class InductorRegion:
             if key not in _compiled:
                 _compiled[key] = _compile(self.graph, inputs, self._options)
             self._compiled = _compiled[key]
-        return self._compiled(list(inputs))
+        return self._compiled.run(list(inputs))
 
 
 def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]) -> Compiled:
     """Return Inductor's code for a graph, bare where nothing needs a wrapper."""
-    bare: list[Compiled] = []
+    bare: list[OutputCode] = []
+    sources: list[str] = []
 
     def keep(inner: fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:  # noqa: ANN401
         code = compile_fx_inner(inner, examples, **kwargs)
+        sources.append(getattr(code, "source_code", ""))
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         if metadata is not None and len(examples) == len(inputs) and _is_plain(metadata):
             bare.append(code)
         return code
 
-    with torch.no_grad():
+    # An entry of AOTAutograd's cache would bring its own wrappers, and nothing to `keep`.
+    with torch.no_grad(), functorch_config.patch(_NO_AUTOGRAD_CACHE):
         whole = cast(
             "Callable[..., Any]",  # its other types are for code made ahead of time
             compile_fx(graph, list(inputs), inner_compile=keep, config_patches=options or None),
         )
-    return bare[0] if len(bare) == 1 else lambda values: whole(*values)
+    run = bare[0] if len(bare) == 1 else lambda values: whole(*values)
+    return Compiled(run, "\n".join(filter(None, sources)))
 
 
 def _is_plain(metadata: ViewAndMutationMeta) -> bool:
