@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from thunder_tune.measure.accuracy import Judge, Rejected
+from thunder_tune.measure.accuracy import INPUTS, Judge, Rejected
 from thunder_tune.measure.steps import (
     forward_step,
 )
@@ -165,6 +165,62 @@ def test_static_output_buffer_that_is_half_written_is_unwritten(judge, model):
 
 def test_output_never_written_is_unwritten(judge):
     assert rejection(judge, lambda x: torch.empty(BATCH, CLASSES)).kind == "unwritten"
+
+
+def test_output_never_written_that_shows_values_of_its_own_call_is_unwritten(
+    judge, model, monkeypatch
+):
+    """Memory freed in a call is what an allocator gives the same call again."""
+    freed = []
+    monkeypatch.setattr(torch, "empty_like", lambda x: freed.pop())
+
+    def candidate(x):
+        out = model(x)
+        freed.append(out * 1.7)
+        return torch.empty_like(out)
+
+    found = rejection(judge, candidate)
+    assert found.kind == "unwritten"
+    assert "100.000%" in str(found)
+    freed.append(torch.ones(1))
+    assert torch.empty_like(torch.ones(1)).item() == 1.0, "nothing is poisoned after"
+
+
+def test_half_written_memory_of_its_own_call_is_unwritten(judge, model, monkeypatch):
+    freed = []
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda x, shape: freed.pop())
+
+    def candidate(x):
+        out = model(x)
+        freed.append(out * 1.7)
+        result = out.new_empty(out.shape)
+        result[: BATCH // 2].copy_(out[: BATCH // 2])
+        return result
+
+    found = rejection(judge, candidate)
+    assert found.kind == "unwritten"
+    assert "50.000%" in str(found)
+
+
+def test_a_wrong_answer_in_memory_that_was_asked_for_stays_wrong(judge, model):
+    def candidate(x):
+        out = model(x)
+        return torch.empty_like(out).copy_(out * 1.7)
+
+    assert rejection(judge, candidate).kind == "wrong"
+
+
+def test_a_wrong_candidate_that_fails_when_it_is_asked_again_stays_wrong(judge, model):
+    calls = []
+
+    def candidate(x):
+        calls.append(x)
+        if len(calls) > INPUTS + 2:
+            raise RuntimeError("planted")
+        return model(x) * 1.7
+
+    assert rejection(judge, candidate).kind == "wrong"
+    assert len(calls) == INPUTS + 3
 
 
 def test_integer_output_never_written_is_unwritten():

@@ -28,6 +28,7 @@ from thunder_tune.measure.faults import (
     check_form,
     check_not_stale,
     check_repeats,
+    check_written,
     distances_to_others,
     flat,
     not_finite,
@@ -44,6 +45,8 @@ from thunder_tune.values.trial import Accuracy
 __all__ = ["METRIC", "Judge", "NotJudgeable", "Rejected"]
 
 INPUTS = 4
+_OF_UNKNOWN_CAUSE = ("wrong", "not-finite", "unstable")
+"""Kinds of failure that unwritten memory brings about too."""
 
 Metric = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], float]
 
@@ -140,12 +143,14 @@ class Judge:
         Raises:
             Rejected: It is wrong under the policy that decides, or broken in another way.
         """
+        buffers, device = self._reference.buffers, torch.device(self._device)
+        probe = Probe(step, self._model, buffers, device=device)
         try:
-            return self._judge(
-                Probe(
-                    step, self._model, self._reference.buffers, device=torch.device(self._device)
-                )
-            )
+            return self._judge(probe)
+        except Rejected as rejected:
+            if rejected.kind in _OF_UNKNOWN_CAUSE:
+                self._refuse_unwritten(probe)
+            raise
         finally:
             self._reference.buffers.restore()
 
@@ -170,6 +175,21 @@ class Judge:
         check_form(again, self._reference.form, slots, cases[0])
         check_repeats(first, flat(again), slots, cases[0], rows[0])
         return self._verdict(summary, scores)
+
+    def _refuse_unwritten(self, probe: Probe) -> None:
+        """Refuse as unwritten what a faulty candidate never wrote, though it did not show.
+
+        Raises:
+            Rejected: Of kind "unwritten".
+        """
+        slots, form, case = self._reference.slots, self._reference.form, self._reference.cases[0]
+        try:
+            first, again = (probe.run_poisoning(case.inputs, form, p) for p in (NAN, FINITE))
+            for results in (first, again):
+                check_form(results, form, slots, case)
+        except Exception:  # it is refused in any case, for what it did before
+            return
+        check_written(flat(first), flat(again), slots)
 
     def _run(self, probe: Probe, case: Case) -> Outputs:
         """Run one input; refuse results of another form, or not finite where they should be."""

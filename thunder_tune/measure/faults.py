@@ -150,6 +150,22 @@ def check_repeats(
             )
 
 
+def check_written(first: Results, again: Results, slots: Sequence[Slot]) -> None:
+    """Refuse a candidate that left part of a result unwritten.
+
+    Args:
+        first: Results with memory full of NaN.
+        again: Results of the same input with memory full of finite numbers.
+        slots: Of the results.
+
+    Raises:
+        Rejected: Of kind "unwritten".
+    """
+    for slot, one, other in zip(slots, first, again, strict=True):
+        if one is not None and other is not None:
+            _check_written(slot, one, other)
+
+
 def distances_to_others(
     results: Results, slots: Sequence[Slot], index: int, cases: Sequence[Case]
 ) -> tuple[float, ...]:

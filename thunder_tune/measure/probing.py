@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +32,11 @@ POISON_BYTES = 2**22
 that fit them."""
 MAX_COPIES = 64
 
+_RAW = (
+    (torch, ("empty", "empty_like", "empty_strided", "empty_permuted")),
+    (Tensor, ("new_empty", "new_empty_strided")),
+)
+"""What gives Python memory as it is."""
 _SAME_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -64,6 +71,12 @@ class Probe:
     allocator is likely to hand it to the candidate; the results of the call before are filled too,
     as a CUDA graph writes to the same place again. An element that still holds the poison after
     the call was never written.
+
+    What a call frees it is likely to be given again, above all by CUDA's caching allocator, which
+    prefers a block of the very size: an output never written then shows the call's own
+    intermediate values instead of the poison. `run_poisoning` fills memory again whenever Python
+    code of the candidate asks torch for it. Compiled code that reuses a buffer within itself asks
+    nobody: what it leaves unwritten cannot be told from a wrong result.
 
     Args:
         step: The candidate.
@@ -105,6 +118,15 @@ class Probe:
             t for t in results.tensors if t.untyped_storage().data_ptr() not in own
         )
         return copied(results)
+
+    def run_poisoning(self, inputs: Inputs, like: Outputs, poison: Poison) -> Outputs:
+        """Call the step once, all memory that it asks torch for being filled with poison too.
+
+        Costs time and leaves what is compiled alone: frames that would be compiled again run as
+        they are. A program that is compiled or captured in this call is spoiled all the same.
+        """
+        with torch.compiler.set_stance("eager_on_recompile"), _poisoned_raw_memory(poison):
+            return self.run(inputs, like, poison)
 
     def _fill_results(self, poison: Poison) -> None:
         """Fill what the call before returned, and let go of it."""
@@ -161,6 +183,29 @@ def _poison_free_memory(like: Outputs, poison: Poison, device: torch.device) -> 
                 _fill(held[-1], poison)
     except torch.OutOfMemoryError:  # the candidate may need all of it: some poison is enough
         held.clear()
+
+
+@contextmanager
+def _poisoned_raw_memory(poison: Poison) -> Iterator[None]:
+    """Fill with poison, inside the block, whatever torch gives Python uninitialized."""
+
+    def poisoned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(make)
+        def made(*args: object, **kwargs: object) -> Tensor:
+            tensor = make(*args, **kwargs)
+            # A kernel more would be part of the graph for good.
+            if not (_uses_cuda() and torch.cuda.is_current_stream_capturing()):
+                with torch.no_grad():
+                    _fill(tensor, poison)
+            return tensor
+
+        return made
+
+    with ExitStack() as stack:
+        for owner, names in _RAW:
+            for name in names:
+                stack.enter_context(patch.object(owner, name, poisoned(getattr(owner, name))))
+        yield
 
 
 def _fill(tensor: Tensor, poison: Poison) -> None:
