@@ -27,7 +27,7 @@ def transformer():
     return model, x, capture(model, (x,), {})
 
 
-@pytest.mark.parametrize("target", ["nvfuser", "sdpa", "cudnn", "cudnn_layernorm"])
+@pytest.mark.parametrize("target", ["nvfuser", "sdpa", "cudnn"])
 def test_each_target_where_it_is_offered(transformer, target):
     model, x, found = transformer
     offered = viability(found, "cuda")
