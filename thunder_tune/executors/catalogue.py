@@ -13,6 +13,7 @@ from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matm
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
+from thunder_tune.executors.short_attention import short_attention_executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,13 @@ OPERATOR_EXECUTORS = (
         needs_cuda=True,
         module="cudnn",
         extra="cudnn",
+    ),
+    OperatorExecutorInfo(
+        name="short_attention",
+        thunder_name=short_attention_executor.name,
+        kinds=("sdpa",),
+        needs_cuda=True,
+        trains=False,
     ),
     OperatorExecutorInfo(
         name="matmul", thunder_name=matmul_conv_executor.name, kinds=("conv",), trains=False
