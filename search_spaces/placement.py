@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from thunder_tune.executors import executors_for
 from thunder_tune.search_spaces.family import Context, dimension
-from thunder_tune.values.plan import FUSERS, moves_only
+from thunder_tune.values.fusers import FUSERS
+from thunder_tune.values.plan import moves_only
 from thunder_tune.values.program import CellClass
 from thunder_tune.values.space import EXECUTOR, FUSER, Dimension
 

@@ -12,7 +12,8 @@ from thunder_tune.compiler.backends import unavailable_reason
 from thunder_tune.program import capture
 from thunder_tune.search_spaces import build_space
 from thunder_tune.testing.small_models import TinyConvNet, TinyTransformer
-from thunder_tune.values.plan import FUSERS, resolve
+from thunder_tune.values.fusers import FUSERS
+from thunder_tune.values.plan import resolve
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import PROGRAM
 

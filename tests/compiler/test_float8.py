@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from thunder_tune.compiler import build, viability
+from thunder_tune.compiler.places import place_of
 from thunder_tune.executors.float8 import LARGEST, quantized
 from thunder_tune.program import capture
 from thunder_tune.search_spaces import build_space
@@ -80,14 +81,17 @@ def test_linears_in_float8_are_within_its_precision(model, x, around, packed):
     assert "linear" not in names(built)
 
 
-def test_the_input_is_quantized_once_in_the_region_that_makes_it(model, x):
+@pytest.mark.parametrize("around", ["inductor", "inductor:persistent", "inductor:tuned"])
+def test_the_input_is_quantized_once_in_the_region_that_makes_it(model, x, around):
     found = capture(model, (x,), {})
-    assignment = {**everywhere(found.program, "inductor"), **everywhere(found.program, "float8")}
+    assignment = {**everywhere(found.program, around), **everywhere(found.program, "float8")}
     built = build(model, resolve(found.program, assignment), found)
     regions = [b for b in built.graphs[0].forward.bound_symbols if b.sym.is_fusion]
     made = [[s.sym.name for s in region.subsymbols] for region in regions]
     quantizing = [region for region in made if "quantize_rows" in region]
     assert [region[0] for region in quantizing] == ["layer_norm", "gelu"]
+    makers = [r for r in regions if "quantize_rows" in {s.sym.name for s in r.subsymbols}]
+    assert {place_of(region) for region in makers} == {around}
     assert sum(region.count("quantize_rows") for region in made) == 2
 
 

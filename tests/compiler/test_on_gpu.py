@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.fx as fx
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 
-from thunder_tune.compiler import build, tail, viability
+from thunder_tune.compiler import build, inductor, tail, viability
+from thunder_tune.compiler.inductor import InductorRegion
+from thunder_tune.compiler.inductor_options import OPTIONS
+from thunder_tune.compiler.places import place_of
 from thunder_tune.program import capture
 from thunder_tune.testing.small_models import TinyTransformer
 from thunder_tune.values.plan import resolve
@@ -190,3 +195,62 @@ def test_training_on_the_device(transformer):
         wanted = torch.autograd.grad(model(x).square().sum(), parameters)
         for g, w in zip(got, wanted, strict=True):
             torch.testing.assert_close(g, w, rtol=2e-3, atol=1e-4)
+
+
+def _quantized_gelu(x):
+    y = torch.nn.functional.gelu(x).float()
+    scale = torch.clamp(torch.amax(torch.abs(y), -1, keepdim=True), min=1e-12) / 448.0
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+@pytest.fixture
+def region_code(monkeypatch):
+    """Run a region under options of a name; return its results and its code."""
+    monkeypatch.setattr(inductor, "_compiled", {})
+
+    def run(name, x):
+        region = InductorRegion(fx.symbolic_trace(_quantized_gelu), OPTIONS[name])
+        result, codes = run_and_get_code(region, x)
+        return result, "\n".join(codes)
+
+    return run
+
+
+@pytest.mark.parametrize("width", [100, 3072, 8192])
+@pytest.mark.parametrize("name", ["inductor:persistent", "inductor:tuned"])
+def test_rows_held_in_registers_are_right(region_code, name, width):
+    x = torch.randn(500, width, device="cuda", dtype=torch.bfloat16)
+    (values, scale), code = region_code(name, x)
+    assert "triton_per" in code
+    assert "triton_red" not in code
+    y = torch.nn.functional.gelu(x.double())
+    wanted = y.abs().amax(-1, keepdim=True) / 448.0
+    torch.testing.assert_close(scale.double(), wanted, rtol=1e-2, atol=0.0)
+    assert relative_error(values.float() * scale, y) < 4e-2  # e4m3 keeps four significant bits
+
+
+def test_regions_of_other_options_share_no_kernel(region_code):
+    x = torch.randn(500, 3072, device="cuda", dtype=torch.bfloat16)
+    found = {name: region_code(name, x) for name in OPTIONS}
+    looping, persistent, tuned = (found[name][1] for name in OPTIONS)
+    assert "triton_red" in looping
+    assert "triton_per" not in looping
+    assert "triton_per" in persistent
+    assert "'coordinate_descent_tuning': True" in tuned
+    assert "'coordinate_descent_tuning': True" not in persistent
+    (first, _), *others = (result for result, _ in found.values())
+    for values, _ in others:
+        assert relative_error(values.float(), first.float()) < 2e-2
+
+
+def test_a_quantization_on_its_own_is_one_pass():
+    torch.manual_seed(0)
+    model = nn.Linear(3072, 64).requires_grad_(False).to("cuda", torch.bfloat16)
+    x = torch.randn(128, 3072, device="cuda", dtype=torch.bfloat16)
+    found = capture(model, (x,), {})
+    (linear,) = found.program.classes
+    built = build(model, resolve(found.program, {f"executor:{linear.id}": "float8"}), found)
+    with torch.no_grad():
+        assert relative_error(built(x), model(x)) < 6e-2
+    fusions = [b for b in built.graphs[0].forward.bound_symbols if b.sym.is_fusion]
+    assert [place_of(fusion) for fusion in fusions] == ["inductor:persistent"]

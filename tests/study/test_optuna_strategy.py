@@ -165,6 +165,25 @@ class TestWarmStart:
             ("inductor", "float8", "float8"),
         } <= together
 
+    def test_ends_with_one_idea_for_each_fuser_with_other_options(self, dimensions):
+        variants = ("inductor:persistent", "inductor:tuned")
+        rewrite, linear = "rewrite:packed_linear-0", f"{EXECUTOR}linear-0"
+
+        def ideas(fusers):
+            space = (
+                *dimensions(glue=2, anchors=0, fusers=(*fusers, "torch")),
+                Dimension(name=linear, family="executor", choices=(*fusers, "torch")),
+                Dimension(name=rewrite, family="rewrite", choices=("none", "packed_linear")),
+            )
+            found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
+            return [(a[GLUE_0], a[GLUE_1], a[linear], a[rewrite]) for a in found]
+
+        plain = ideas(("inductor", "nvfuser"))
+        assert ideas(("inductor", "nvfuser", *variants)) == [
+            *plain,
+            *((variant, variant, "torch", "packed_linear") for variant in variants),
+        ]
+
     def test_is_empty_where_nothing_can_be_composed(self, dimensions):
         space = dimensions(glue=0, anchors=0, whole=("eager",))
         assert list(warm_starts(ledger_of(space))) == [{PROGRAM: "eager"}]

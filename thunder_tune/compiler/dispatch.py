@@ -28,7 +28,8 @@ from thunder_tune.executors import PackStore, operator_executor
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
-from thunder_tune.values.plan import FUSERS, Plan
+from thunder_tune.values.fusers import FUSERS
+from thunder_tune.values.plan import Plan
 from thunder_tune.values.program import Program
 
 

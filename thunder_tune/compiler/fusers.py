@@ -23,7 +23,10 @@ from thunder.extend import Executor, get_executor
 from thunder_tune.compiler import dropout
 from thunder_tune.compiler.compat import prepare_nvfuser
 from thunder_tune.compiler.inductor import InductorRegion
+from thunder_tune.compiler.inductor_options import OPTIONS
+from thunder_tune.compiler.places import fusion_name
 from thunder_tune.program.kinds import STRUCTURAL
+from thunder_tune.values.fusers import INDUCTOR, VARIANTS
 
 
 @dataclass(eq=False)
@@ -57,21 +60,25 @@ def unavailable_reason(name: str, device: str) -> str:
             return "needs a CUDA device"
         if get_executor("nvfuser") is None:
             return "nvFuser is not installed: pip install 'thunder-tune[nvfuser]'"
+    if name in VARIANTS and device != "cuda":
+        return "differs from inductor on CUDA only"
     return ""
 
 
 def fuser(name: str) -> Fuser:
-    """Return the fuser of this name ("inductor" or "nvfuser")."""
-    return NvFuser() if name == "nvfuser" else InductorFuser()
+    """Return the fuser of this name, one of `FUSERS`."""
+    return NvFuser() if name == "nvfuser" else InductorFuser(name)
 
 
 class InductorFuser:
-    """Regions as FX graphs of torch calls, compiled by Inductor without Dynamo and its guards."""
+    """Regions as FX graphs of torch calls, compiled by Inductor without Dynamo and its guards.
 
-    name = "inductor"
+    Args:
+        name: Of the options to compile with.
+    """
 
-    def __init__(self, options: dict[str, Any] | None = None) -> None:
-        self._options = options or {}
+    def __init__(self, name: str = INDUCTOR) -> None:
+        self.name = name
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether torch implements the op or everything it is made of."""
@@ -88,8 +95,9 @@ class InductorFuser:
         """Build the FX graph; compiling waits for the first call."""
         inputs = [unvariableify(v) for v in region.inputs]
         outputs = [unvariableify(v) for v in region.outputs]
-        compiled = InductorRegion(_as_fx(region.bound_symbols, inputs, outputs), self._options)
-        name = f"inductor{number}"
+        graph = _as_fx(region.bound_symbols, inputs, outputs)
+        compiled = InductorRegion(graph, OPTIONS[self.name])
+        name = f"{fusion_name(self.name)}{number}"
         symbol = Symbol(name, meta=None, is_fusion=True, executor=owner)
         return BoundSymbol(
             symbol,

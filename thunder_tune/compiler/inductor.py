@@ -7,7 +7,7 @@ microseconds of host time for each would be most of a small model's call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMe
 from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.output_code import OutputCode
+
+from thunder_tune.compiler.inductor_options import choosing
 
 _NO_AUTOGRAD_CACHE = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
 
@@ -47,7 +49,7 @@ class InductorRegion:
         options: Inductor's configuration where it differs from the default.
     """
 
-    def __init__(self, graph: fx.GraphModule, options: dict[str, Any]) -> None:
+    def __init__(self, graph: fx.GraphModule, options: Mapping[str, Any]) -> None:
         self.graph = graph
         self._options = options
         self._compiled: Compiled | None = None
@@ -70,7 +72,7 @@ class InductorRegion:
         return self._compiled.run(list(inputs))
 
 
-def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]) -> Compiled:
+def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Compiled:
     """Return Inductor's code for a graph, bare where nothing needs a wrapper."""
     bare: list[OutputCode] = []
     sources: list[str] = []
@@ -84,11 +86,13 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: dict[str, An
             bare.append(code)
         return code
 
+    patches: Any = dict(options) or None
     # An entry of AOTAutograd's cache would bring its own wrappers, and nothing to `keep`.
-    with torch.no_grad(), functorch_config.patch(_NO_AUTOGRAD_CACHE):
+    caches = functorch_config.patch(_NO_AUTOGRAD_CACHE)
+    with torch.no_grad(), caches, choosing(options):
         whole = cast(
             "Callable[..., Any]",  # its other types are for code made ahead of time
-            compile_fx(graph, list(inputs), inner_compile=keep, config_patches=options or None),
+            compile_fx(graph, list(inputs), inner_compile=keep, config_patches=patches),
         )
     run = bare[0] if len(bare) == 1 else lambda values: whole(*values)
     return Compiled(run, "\n".join(filter(None, sources)))
@@ -129,7 +133,7 @@ def _description(value: Any) -> Any:  # noqa: ANN401
     return tuple(value.shape), value.stride(), value.dtype, value.device, is_aligned
 
 
-def _settings(options: dict[str, Any]) -> tuple[Any, ...]:
+def _settings(options: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),

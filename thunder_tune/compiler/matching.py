@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from thunder_tune.compiler import fusers
 from thunder_tune.executors import unavailable_reason
-from thunder_tune.values.plan import FUSERS
+from thunder_tune.values.fusers import FUSERS
 from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import TunedPlan
 from thunder_tune.values.space import (

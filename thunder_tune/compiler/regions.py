@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
@@ -16,6 +17,7 @@ from thunder_tune.compiler.fusers import Fuser, FusionInputs, InductorFuser
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.kinds import STRUCTURAL, is_view
+from thunder_tune.values.fusers import INDUCTOR, PERSISTENT
 
 _QUANTIZATION = -1
 """Stands for a region's number where a quantization has none to go to."""
@@ -45,7 +47,6 @@ class RegionFuser(FusionExecutor):
         super().__init__("thunder_tune_regions", version="1")
         self._region_of = region_of
         self._fusers = fusers
-        self._quantizer = InductorFuser()
         self._number = 0
         self._asked: Fuser | None = None
 
@@ -55,8 +56,8 @@ class RegionFuser(FusionExecutor):
         index = op_index(bsym)
         return self._region_of.get(index) if index is not None else None
 
-    def _fuser(self, region: int) -> Fuser:
-        return self._quantizer if region == _QUANTIZATION else self._fusers[region]
+    def _fuser(self, region: int, bsym: BoundSymbol) -> Fuser:
+        return _quantizer(bsym) if region == _QUANTIZATION else self._fusers[region]
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
         """Execute nothing op by op."""
@@ -68,7 +69,7 @@ class RegionFuser(FusionExecutor):
         self._asked = None
         if region is None or bsym.sym.is_fusion:
             return False
-        self._asked = self._fuser(region)
+        self._asked = self._fuser(region, bsym)
         return self._asked.can_fuse(bsym)
 
     def get_execution_transform(self, bsym: BoundSymbol) -> Callable[..., Any] | None:
@@ -91,7 +92,8 @@ class RegionFuser(FusionExecutor):
                 result.bound_symbols += group.bsyms
             else:
                 inputs = _fusion_inputs(group.bsyms, users, position, last)
-                fusion = self._fuser(group.region).fuse(inputs, self._number, self)
+                fuser = self._fuser(group.region, group.bsyms[0])
+                fusion = fuser.fuse(inputs, self._number, self)
                 self._number += 1
                 result.bound_symbols.append(fusion)
             position = last
@@ -129,7 +131,15 @@ class RegionFuser(FusionExecutor):
             and op_index(bsym) is None
             and bsym.sym.id not in STRUCTURAL
         )
-        return (gathers or region == _QUANTIZATION) and self._fuser(open_.region).can_fuse(bsym)
+        if not gathers and region != _QUANTIZATION:
+            return False
+        return self._fuser(open_.region, open_.bsyms[0]).can_fuse(bsym)
+
+
+def _quantizer(bsym: BoundSymbol) -> Fuser:
+    """Return the fuser of a quantization on its own, which a loop would read twice on CUDA."""
+    on_cuda = bsym.args[0].device.devicetype is DeviceType.CUDA
+    return InductorFuser(PERSISTENT if on_cuda else INDUCTOR)
 
 
 def _quantized_once(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:

@@ -17,7 +17,7 @@ from thunder_tune.executors import OPERATOR_EXECUTORS, operator_executor, unavai
 from thunder_tune.program.frontend import Capture
 from thunder_tune.program.kinds import op_name
 from thunder_tune.program.structure import ops_of
-from thunder_tune.values.plan import FUSERS
+from thunder_tune.values.fusers import FUSERS
 from thunder_tune.values.program import Cell, Site
 
 Viability = Callable[[str, str], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thunder_tune.study.plans import PlanLedger
-from thunder_tune.values.plan import FUSERS
+from thunder_tune.values.fusers import FUSERS, VARIANTS
 from thunder_tune.values.program import MATMUL_KINDS, kind_of_class
 from thunder_tune.values.space import (
     CUDA_GRAPHS,
@@ -26,7 +26,8 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     The composed ones: the default; each fuser around matrix products that torch's libraries run,
     with and without the kernels that span ops, and around each operator executor wherever it is
     offered; each fuser wherever glue offers it, then wherever anything does; each lower precision
-    wherever it is offered. All of them with and without CUDA graphs where the space has these.
+    wherever it is offered; at last each fuser that is another one with other options, once, around
+    torch's matrix products. All of them with and without CUDA graphs where the space has these.
     Some resolve to one plan; who measures them drops the repeats.
     """
     for name in ledger.whole_programs:
@@ -43,10 +44,11 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
 
 def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
     yield {}
-    glue = _offered(space, (FUSER,))
+    offered = _offered(space, (FUSER,))
+    glue = [target for target in offered if target not in VARIANTS]
     fusers = [fuser for fuser in glue if fuser in FUSERS]
     for fuser in fusers:
-        around = {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+        around = _around_matmuls(space, fuser)
         for kernels in _kernels(space):
             yield {**around, **kernels}
         yield around
@@ -61,6 +63,8 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
             yield _uniform(space, (FUSER, EXECUTOR), target)
     for compute in _offered(space, (PRECISION, FLOAT32_MATMUL)):
         yield _uniform(space, (PRECISION, FLOAT32_MATMUL), compute)
+    for variant in (target for target in offered if target in VARIANTS):
+        yield {**_around_matmuls(space, variant), **next(_kernels(space))}
 
 
 def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,6 +82,11 @@ def _kernels(space: SearchSpace) -> Iterator[dict[str, str]]:
     products = _uniform(space, (EXECUTOR,), "matmul")
     for pick in (-1, 1):
         yield {**products, **{d.name: d.choices[pick] for d in rewrites}}
+
+
+def _around_matmuls(space: SearchSpace, fuser: str) -> dict[str, str]:
+    """Choose a fuser wherever it is offered, and torch's libraries for matrix products."""
+    return {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
 
 
 def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:

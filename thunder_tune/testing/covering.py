@@ -18,7 +18,8 @@ from thunder_tune.program import Capture, capture
 from thunder_tune.search_spaces import build_space
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.testing.covered import Covered
-from thunder_tune.values.plan import FUSERS, resolve
+from thunder_tune.values.fusers import FUSERS
+from thunder_tune.values.plan import resolve
 from thunder_tune.values.program import Program
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import Dimension, SearchSpace

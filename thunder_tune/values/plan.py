@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import groupby
 
 from thunder_tune.values.codec import digest, to_data
+from thunder_tune.values.fusers import FUSERS, without_idle_options
 from thunder_tune.values.program import Cell, Program
 from thunder_tune.values.space import (
     COMPOSED,
@@ -20,9 +21,6 @@ from thunder_tune.values.space import (
     REWRITE,
     Assignment,
 )
-
-FUSERS = ("inductor", "nvfuser")
-"""Targets that take several ops at once; every other target takes one op."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     if back_end != COMPOSED:
         return Plan(program=back_end)
     rewritings = _rewritings(program, assignment)
-    targets = _targets(program, assignment, rewritings)
+    targets = without_idle_options(program, _targets(program, assignment, rewritings))
     rewritten = {op for site in rewritings for op in site.ops}
     regions = tuple(
         Region(fuser=target, graph=graph, ops=tuple(op.index for op in run))
