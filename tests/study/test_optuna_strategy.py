@@ -161,27 +161,44 @@ class TestWarmStart:
         assert {
             ("inductor", "torch", "none"),
             ("inductor", "torch", "packed_linear"),
-            ("inductor", "torch", "float8"),
             ("inductor", "float8", "float8"),
         } <= together
 
-    def test_ends_with_one_idea_for_each_fuser_with_other_options(self, dimensions):
+    def test_other_options_of_a_fuser_come_with_the_first_and_the_last_kernels(self, dimensions):
         variants = ("inductor:persistent", "inductor:tuned")
         rewrite, linear = "rewrite:packed_linear-0", f"{EXECUTOR}linear-0"
+        kernels = ("none", "packed_linear", "float8")
 
         def ideas(fusers):
             space = (
                 *dimensions(glue=2, anchors=0, fusers=(*fusers, "torch")),
                 Dimension(name=linear, family="executor", choices=(*fusers, "torch")),
-                Dimension(name=rewrite, family="rewrite", choices=("none", "packed_linear")),
+                Dimension(name=rewrite, family="rewrite", choices=kernels),
             )
             found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
             return [(a[GLUE_0], a[GLUE_1], a[linear], a[rewrite]) for a in found]
 
         plain = ideas(("inductor", "nvfuser"))
-        assert ideas(("inductor", "nvfuser", *variants)) == [
-            *plain,
-            *((variant, variant, "torch", "packed_linear") for variant in variants),
+        more = ideas(("inductor", "nvfuser", *variants))
+        assert [idea for idea in more if idea[0] not in variants] == plain
+        assert [idea for idea in more if idea[0] in variants] == [
+            (variant, variant, "torch", kernel)
+            for variant in variants
+            for kernel in ("float8", "packed_linear")
+        ]
+
+    def test_attention_for_short_sequences_comes_before_the_same_without(self, dimensions):
+        attention = f"{EXECUTOR}sdpa-0"
+        space = (
+            *dimensions(glue=1, anchors=0, fusers=("inductor", "torch")),
+            Dimension(
+                name=attention, family="executor", choices=("inductor", "torch", "short_attention")
+            ),
+        )
+        found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
+        assert [(a[GLUE_0], a[attention]) for a in found][1:3] == [
+            ("inductor", "short_attention"),
+            ("inductor", "torch"),
         ]
 
     def test_is_empty_where_nothing_can_be_composed(self, dimensions):

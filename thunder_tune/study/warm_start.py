@@ -19,15 +19,18 @@ from thunder_tune.values.space import (
     SearchSpace,
 )
 
+LOW = "float8"
+"""The executor of linears in 8 bits."""
+
 
 def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs of one idea each, best bets first.
 
     The composed ones: the default; each fuser around matrix products that torch's libraries run,
-    with and without the kernels that span ops, and around each operator executor wherever it is
-    offered; each fuser wherever glue offers it, then wherever anything does; each lower precision
-    wherever it is offered; at last each fuser that is another one with other options, once, around
-    torch's matrix products. All of them with and without CUDA graphs where the space has these.
+    with and without the kernels that span ops, the first one with its other options too, and
+    around each operator executor wherever it is offered; each fuser wherever glue offers it, then
+    wherever anything does; each lower precision wherever it is offered. All of them with and
+    without CUDA graphs where the space has these.
     Some resolve to one plan; who measures them drops the repeats.
     """
     for name in ledger.whole_programs:
@@ -51,6 +54,11 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
         around = _around_matmuls(space, fuser)
         for kernels in _kernels(space):
             yield {**around, **kernels}
+        if fuser == fusers[0]:
+            for variant in (target for target in offered if target in VARIANTS):
+                first, *_, last = _kernels(space)
+                yield {**_around_matmuls(space, variant), **first}
+                yield {**_around_matmuls(space, variant), **last}
         yield around
         if fuser == fusers[0]:
             for executor in _offered(space, (EXECUTOR, REWRITE)):
@@ -63,8 +71,6 @@ def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
             yield _uniform(space, (FUSER, EXECUTOR), target)
     for compute in _offered(space, (PRECISION, FLOAT32_MATMUL)):
         yield _uniform(space, (PRECISION, FLOAT32_MATMUL), compute)
-    for variant in (target for target in offered if target in VARIANTS):
-        yield {**_around_matmuls(space, variant), **next(_kernels(space))}
 
 
 def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -76,12 +82,23 @@ def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
 def _kernels(space: SearchSpace) -> Iterator[dict[str, str]]:
     """Choose a kernel at every site of every rewrite, and matrix products for convolutions.
 
-    Where a site has several kernels: the last of each, then the first.
+    Where a site has several kernels: the last of each, then the first; with the last ones 8 bits
+    for the other linears, where the policy admits them. Each with the attention kernel for short
+    sequences, then without. In the end 8 bits alone: an epilogue in 16 bits may cost what they
+    save.
     """
     rewrites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
+    low = _uniform(space, (EXECUTOR,), LOW)
     products = _uniform(space, (EXECUTOR,), "matmul")
-    for pick in (-1, 1):
-        yield {**products, **{d.name: d.choices[pick] for d in rewrites}}
+    attention = _uniform(space, (EXECUTOR,), "short_attention")
+    for pick, others in ((-1, low), (1, {})):
+        chosen = {**products, **others, **{d.name: d.choices[pick] for d in rewrites}}
+        if attention:
+            yield {**chosen, **attention}
+        yield chosen
+    if low:
+        alone = {d.name: LOW if LOW in d.choices else NO_REWRITE for d in rewrites}
+        yield {**products, **low, **attention, **alone}
 
 
 def _around_matmuls(space: SearchSpace, fuser: str) -> dict[str, str]:
