@@ -47,6 +47,7 @@ _MOVES = frozenset(
         PrimIDs.BROADCAST_IN_DIM,
         PrimIDs.SHALLOW_COPY,
         PrimIDs.STRIDE_ORDER,
+        PrimIDs.SHAPE,  # which indexing asks for on its way
     }
 )
 

@@ -45,29 +45,29 @@ def attention(
     head = (tl.program_id(1) % heads).to(tl.int64)
     width = tl.arange(0, WIDTH)
     is_query = rows[:, None] < N_QUERIES
-    at = queries + batch * q_batch + head * q_head + rows[:, None] * q_row + width[None, :]
-    query = tl.load(at, mask=is_query, other=0.0)
-    at_key = keys + batch * k_batch + head * k_head
-    at_value = values + batch * v_batch + head * v_head
+    query_at = queries + batch * q_batch + head * q_head + rows[:, None] * q_row + width[None, :]
+    query = tl.load(query_at, mask=is_query, other=0.0)
+    key_of = keys + batch * k_batch + head * k_head
+    value_of = values + batch * v_batch + head * v_head
     most = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     result = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(0, N_KEYS, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         is_key = columns < N_KEYS
-        at = at_key + columns[None, :] * k_row + width[:, None]
-        key = tl.load(at, mask=is_key[None, :], other=0.0)
+        key_at = key_of + columns[None, :] * k_row + width[:, None]
+        key = tl.load(key_at, mask=is_key[None, :], other=0.0)
         scores = tl.where(is_key[None, :], tl.dot(query, key) * scale, float("-inf"))
         larger = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - larger[:, None])
         shrink = tl.exp2(most - larger)
         total = total * shrink + tl.sum(weights, 1)
-        at = at_value + columns[:, None] * v_row + width[None, :]
-        value = tl.load(at, mask=is_key[:, None], other=0.0)
+        value_at = value_of + columns[:, None] * v_row + width[None, :]
+        value = tl.load(value_at, mask=is_key[:, None], other=0.0)
         result = tl.dot(weights.to(value.dtype), value, result * shrink[:, None])
         most = larger
-    at = results + batch * o_batch + head * o_head + rows[:, None] * o_row + width[None, :]
-    tl.store(at, (result / total[:, None]).to(results.dtype.element_ty), mask=is_query)
+    result_at = results + batch * o_batch + head * o_head + rows[:, None] * o_row + width[None, :]
+    tl.store(result_at, (result / total[:, None]).to(results.dtype.element_ty), mask=is_query)
 
 
 def tuned_attention() -> Any:
