@@ -91,6 +91,7 @@ def _compare(
             observer=observer,
             rounds=rounds,
             extra_rounds=EXTRA_ROUNDS,
+            rehearsed=True,
             timeout_s=timeout_s,
             seed=recipe.source.seed,
         )

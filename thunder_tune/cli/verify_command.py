@@ -143,6 +143,7 @@ def _verify(recipe: Recipe, budget_s: float | None, ray_address: str | None) -> 
             observer=observer,
             rounds=ROUNDS,
             extra_rounds=EXTRA_ROUNDS,
+            rehearsed=True,
             blocks=blocks,
             calls=calls,
             timeout_s=None if budget_s is None else max(1.0, budget_s - spent_s),

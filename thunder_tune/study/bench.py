@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from thunder_tune.measure.statistics import MIN_ROUNDS, is_open, standings
 from thunder_tune.study.budget import Clock
 from thunder_tune.study.observer import Observer
 from thunder_tune.study.pool import WorkerPool
+from thunder_tune.study.rehearsal import SHARE, rehearse
 from thunder_tune.values.comparison import NOT_REACHED, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, Limits, Setting
+from thunder_tune.values.trial import Failure
 
 EXTRA_ROUNDS = 3
 """Rounds that follow where the first ones leave a candidate's claim open."""
@@ -28,6 +31,7 @@ def compare_now(
     blocks: int = 8,
     calls: int = 10,
     timeout_s: float | None = None,
+    rehearsed: bool = False,
     seed: int = 0,
     clock: Clock = time.monotonic,
 ) -> Comparison:
@@ -45,6 +49,8 @@ def compare_now(
         calls: Timed calls in a block.
         timeout_s: Seconds for all rounds, or None for the setting's limits; each batch of rounds
             gets an equal share of what is left.
+        rehearsed: Build every contender once by itself first, where the pool has room for several:
+            for programs of which nothing is known yet.
         seed: Of block orders and fresh inputs; every round has its own.
         clock: Source of time.
 
@@ -63,6 +69,9 @@ def compare_now(
         ends_at=None if timeout_s is None else clock() + timeout_s,
         clock=clock,
     )
+    if rehearsed and pool.capacity > 1:
+        observer.on_notice("building every program once, to warm the compile caches")
+        series.rehearse(timeout_s)
     started = clock()
     series.run(rounds)
     found = standings(series.contenders, series.done)
@@ -92,6 +101,7 @@ class _Series:
         self.contenders = tuple(contenders)
         self.done: list[Round] = []
         self._entered = self.contenders
+        self._absent: Mapping[str, Failure] = {}
         self._setting = setting
         self._pool = pool
         self._observer = observer
@@ -99,6 +109,18 @@ class _Series:
         self._seed = seed
         self._ends_at = ends_at
         self._clock = clock
+
+    def rehearse(self, timeout_s: float | None) -> None:
+        """Let those sit out that fail by themselves, unless all do; slow ones come last."""
+        shown = rehearse(
+            self._setting,
+            self.contenders,
+            pool=self._pool,
+            limit_s=None if timeout_s is None else SHARE * timeout_s,
+            clock=self._clock,
+        )
+        if able := shown.cast(self.contenders):
+            self._entered, self._absent = able, shown.failures
 
     def affordable(self, round_s: float, at_most: int) -> int:
         """Return how many rounds of so many seconds fit into the time left."""
@@ -119,6 +141,7 @@ class _Series:
                 begun += 1
                 if extra and any(f.kind == "timeout" for f in round_.failures.values()):
                     continue
+                round_ = replace(round_, failures={**self._absent, **round_.failures})
                 self.done.append(round_)
                 self._observer.on_round(len(self.done) - 1, total, round_)
                 # Where all failed it was the process: all of them get another chance.

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from thunder_tune.study import compare_now
+from thunder_tune.study.rehearsal import rehearse
+from thunder_tune.testing.fake_pool import FakePool, synthetic_description
+from thunder_tune.values.comparison import Contender
+from thunder_tune.values.space import PROGRAM
+
+
+BUILD_S = {"eager": 0.1, "thunder": 80.0, "torch.compile": 20.0}
+
+
+class SlowToBuild(FakePool):
+    """First calls last as planted, by program."""
+
+    def wait(self, timeout_s):
+        return [
+            (ticket, replace(r, first_call_s=BUILD_S[r.candidate.assignment[PROGRAM]]))
+            for ticket, r in super().wait(timeout_s)
+        ]
+
+
+def contenders(*names):
+    return tuple(Contender(name=n, assignment={PROGRAM: n}, is_baseline=True) for n in names)
+
+
+@pytest.fixture
+def pool_of(dimensions, costs):
+    def pool_of(capacity=5, **planted):
+        return SlowToBuild(
+            synthetic_description(dimensions()), costs(**planted), capacity=capacity
+        )
+
+    return pool_of
+
+
+def test_who_is_built_soonest_comes_first(spec, pool_of):
+    pool = pool_of()
+    asked = contenders("thunder", "torch.compile", "eager")
+    shown = rehearse(spec().setting, asked, pool=pool, limit_s=None, clock=pool.clock)
+    assert [c.name for c in shown.cast(asked)] == ["eager", "torch.compile", "thunder"]
+    assert shown.failures == {}
+
+
+def test_who_fails_or_is_late_sits_out_with_the_reason(spec, pool_of):
+    pool = pool_of(
+        hangs=frozenset({(PROGRAM, "thunder")}), failures={(PROGRAM, "eager"): "out-of-memory"}
+    )
+    asked = contenders("thunder", "torch.compile", "eager")
+    started = pool.clock.now_s
+    shown = rehearse(spec().setting, asked, pool=pool, limit_s=60.0, clock=pool.clock)
+    assert pool.clock.now_s - started == pytest.approx(60.0)
+    assert [c.name for c in shown.cast(asked)] == ["torch.compile"]
+    assert {n: f.kind for n, f in shown.failures.items()} == {
+        "eager": "out-of-memory",
+        "thunder": "timeout",
+    }
+    assert "not built within 60 s" in shown.failures["thunder"].message
+    assert [c.assignment[PROGRAM] for c in pool.cancelled] == ["thunder"]
+
+
+def test_a_comparison_measures_the_others_in_all_rounds(spec, pool_of, observer):
+    pool = pool_of(hangs=frozenset({(PROGRAM, "thunder")}))
+    comparison = compare_now(
+        spec().setting,
+        contenders("thunder", "torch.compile", "eager"),
+        pool=pool,
+        observer=observer,
+        timeout_s=200.0,
+        rehearsed=True,
+        clock=pool.clock,
+    )
+    assert [[c.name for c in job.contenders] for job in pool.compared] == [
+        ["eager", "torch.compile"]
+    ] * 3
+    assert comparison.standing("thunder").failure.kind == "timeout"
+    assert comparison.standing("eager").rounds == 3
+    assert [s.name for s in comparison.standings] == ["thunder", "torch.compile", "eager"]
+
+
+def test_where_all_fail_the_rounds_try_again(spec, pool_of, observer):
+    pool = pool_of(failures={(PROGRAM, "eager"): "crash", (PROGRAM, "thunder"): "crash"})
+    compare_now(
+        spec().setting,
+        contenders("eager", "thunder"),
+        pool=pool,
+        observer=observer,
+        rehearsed=True,
+        clock=pool.clock,
+    )
+    assert [len(job.contenders) for job in pool.compared] == [2, 2, 2]
+
+
+def test_one_slot_has_nothing_to_gain(spec, pool_of, observer):
+    pool = pool_of(capacity=1)
+    compare_now(
+        spec().setting,
+        contenders("eager", "thunder"),
+        pool=pool,
+        observer=observer,
+        rehearsed=True,
+        clock=pool.clock,
+    )
+    assert pool.submitted == []

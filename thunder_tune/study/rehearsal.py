@@ -1,0 +1,84 @@
+"""Every contender built once by itself, side by side, before a comparison.
+
+The rounds of a comparison build all contenders one after the other in each process. After a
+rehearsal compile caches are warm for them, who fails or takes too long is known and sits out, and
+the slow ones come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from thunder_tune.study.budget import Clock
+from thunder_tune.study.dispatch import TICK_S
+from thunder_tune.study.pool import WorkerPool
+from thunder_tune.values.comparison import Contender
+from thunder_tune.values.job import MeasureJob, Setting
+from thunder_tune.values.trial import Candidate, Failure
+
+SHARE = 0.5
+"""Of the time of a comparison: the rounds need the other half."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rehearsal:
+    """What a rehearsal showed.
+
+    Attributes:
+        build_s: Seconds to the first result, by contender, of those that gave one.
+        failures: Of the others, by contender.
+    """
+
+    build_s: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    def cast(self, contenders: Sequence[Contender]) -> tuple[Contender, ...]:
+        """Return who can be measured, those first that are built soonest."""
+        able = (c for c in contenders if c.name in self.build_s)
+        return tuple(sorted(able, key=lambda c: self.build_s[c.name]))
+
+
+def rehearse(
+    setting: Setting,
+    contenders: Sequence[Contender],
+    *,
+    pool: WorkerPool,
+    limit_s: float | None,
+    clock: Clock,
+) -> Rehearsal:
+    """Build, judge and time each contender once, as many at once as the pool has room for.
+
+    Args:
+        setting: The model, how it is run and judged.
+        contenders: Distinct names.
+        pool: Runs them.
+        limit_s: Seconds for all of it, or None; who is not ready by then has failed.
+        clock: Source of time.
+    """
+    started = clock()
+    shown = Rehearsal()
+    waiting = {}
+    for contender in contenders:
+        candidate = Candidate(assignment=contender.assignment, plan_key="")
+        waiting[pool.submit(MeasureJob(setting=setting, candidate=candidate))] = contender.name
+    while waiting:
+        left_s = TICK_S if limit_s is None else min(TICK_S, started + limit_s - clock())
+        if left_s <= 0.0:
+            break
+        for ticket, result in pool.wait(left_s):
+            name = waiting.pop(ticket)
+            if result.failure is not None:
+                shown.failures[name] = result.failure
+            else:
+                shown.build_s[name] = result.first_call_s or 0.0
+    if waiting:
+        pool.cancel()
+    for name in waiting.values():
+        shown.failures[name] = Failure(
+            kind="timeout",
+            phase="compile",
+            message=f"not built within {limit_s:.3g} s, half of the time of the comparison",
+            group="not built within half of the time of the comparison",
+        )
+    return shown
