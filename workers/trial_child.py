@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -57,6 +58,8 @@ class TrialChild:
         self._busy = False
         self._epoch = 0
         self._closed = False
+        with suppress(WorkerError):  # the first job will find out and say so
+            self._stand_by(options.log_folder)
 
     def describe(self, job: DescribeJob, epoch: int = 0) -> Description:
         """Describe the model; a fault of the child is in `Description.failure`."""
@@ -190,9 +193,13 @@ class TrialChild:
         folder = setting.log_folder or self._options.log_folder
         child, since = self._take_standby(folder)
         self._child, self._setting = child, setting
+        self._stand_by(folder)
+        return child, since
+
+    def _stand_by(self, folder: str) -> None:
+        """Let the next process import its modules meanwhile, where there are cores to spare."""
         if _cores_per_worker(self._options.slots) >= _CORES_FOR_STANDBY:
             self._standby = (folder, ChildProcess(self._options, folder))
-        return child, since
 
     def _take_standby(self, folder: str) -> tuple[ChildProcess, float]:
         """Return the process that stands by, if it fits, or a new one; and since when it works."""

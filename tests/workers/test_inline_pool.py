@@ -16,7 +16,7 @@ from thunder_tune.testing.pool_contract import (
 )
 from thunder_tune.testing.scripted_session import SCRIPTED_SESSION
 from thunder_tune.values.job import Limits, Setting
-from thunder_tune.workers import InlinePool
+from thunder_tune.workers import InlinePool, trial_child
 
 
 def the_child():
@@ -74,3 +74,12 @@ def test_a_child_that_stands_still_is_not_overdue():
     (result,) = collect(pool, 1).values()
     assert result.state == "complete"
     pool.close()
+
+
+def test_the_first_process_stands_by_where_there_are_cores(monkeypatch):
+    monkeypatch.setattr(trial_child, "_cores_per_worker", lambda slots: 4)
+    pool = InlinePool(session=SCRIPTED_SESSION)
+    standing_by = the_child().pid
+    result = run(pool, trial())
+    pool.close()
+    assert result.process_id == standing_by
