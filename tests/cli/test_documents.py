@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thunder_tune.cli.documents import (
-    baseline_document,
     error_document,
-    failure_groups,
     run_document,
     winner_document,
 )
 from thunder_tune.testing.fake_pool import synthetic_description
 from thunder_tune.values.comparison import Standing
+from thunder_tune.values.documents import baseline_document, failure_groups
 from thunder_tune.values.job import Setting
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.study import Outcome, StudySpec, Winner

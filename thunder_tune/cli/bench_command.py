@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from thunder_tune.cli import exits, options, services
-from thunder_tune.cli.documents import bench_document, failure_text
+from thunder_tune.cli.documents import bench_document
 from thunder_tune.cli.durations import seconds_of
 from thunder_tune.cli.request import device_of, log_folder_of
 from thunder_tune.cli.study_commands import newest_recipe
 from thunder_tune.errors import InputError
 from thunder_tune.recipes import read_recipe
 from thunder_tune.values.comparison import Comparison, Contender, Verdict
+from thunder_tune.values.documents import failure_text
 from thunder_tune.values.job import Setting
 from thunder_tune.values.recipe import TUNED, Recipe
 from thunder_tune.values.space import PROGRAM

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from thunder_tune.values.comparison import Comparison, Standing
+from thunder_tune.values.comparison import Comparison
+from thunder_tune.values.documents import (
+    Document,
+    baseline_document,
+    disturbances,
+    measured_document,
+    number,
+    pair,
+    program_document,
+    standing_of,
+)
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import Description
-from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import describe
 from thunder_tune.values.study import Outcome, StudySpec, Winner, baselines_for
-from thunder_tune.values.trial import Failure, TrialResult
+from thunder_tune.values.trial import TrialResult
 
 if TYPE_CHECKING:
     from thunder_tune.compiler.calls import CallGroup
     from thunder_tune.measure.kernels import KernelProfile
     from thunder_tune.recipes import Difference
     from thunder_tune.study.explaining import Explanation
-
-Document = dict[str, Any]
 
 
 def error_document(command: str, message: str) -> Document:
@@ -65,7 +70,7 @@ def run_document(
         "device": found.fingerprint.device if found else device,
         "capture": {
             "front_end": found.program.front_end if found else None,
-            "seconds": _number(found.capture_s) if found else None,
+            "seconds": number(found.capture_s) if found else None,
             "times": outcome.captures,
         },
         "trials": {
@@ -76,7 +81,7 @@ def run_document(
             "exhausted": counts.exhausted,
         },
         "baselines": [
-            baseline_document(name, _standing(outcome.comparison, name), baselines.get(name))
+            baseline_document(name, standing_of(outcome.comparison, name), baselines.get(name))
             for name in baselines_for(device)
         ],
         "best": winner_document(outcome.best, recipes),
@@ -85,32 +90,11 @@ def run_document(
     }
 
 
-def baseline_document(
-    name: str, standing: Standing | None, result: TrialResult | None = None
-) -> Document:
-    """Return a baseline as confirmed; its first call is that of the study, with cold caches."""
-    failure = standing.failure if standing else None
-    if standing is None and result is not None:
-        failure = result.failure
-    first_call_s = (result.first_call_s if result else None) or (
-        standing.first_call_s if standing else None
-    )
-    missing = None
-    if standing is None:
-        missing = "not measured" if result is None else "not confirmed"
-    return {
-        "name": name,
-        **_measured(standing),
-        "first_call_s": _number(first_call_s),
-        "failure": failure_text(failure) or missing,
-    }
-
-
 def winner_document(winner: Winner | None, recipes: Mapping[str, str]) -> Document | None:
     """Return a winner, or None where there is none."""
     if winner is None:
         return None
-    measured = _measured(winner.standing)
+    measured = measured_document(winner.standing)
     return {
         "recipe": winner.recipe_path or recipes.get(winner.digest),
         "digest": winner.digest,
@@ -118,10 +102,10 @@ def winner_document(winner: Winner | None, recipes: Mapping[str, str]) -> Docume
         "latency_ms": measured["latency_ms"],
         "ci95_ms": measured["ci95_ms"],
         "error_ratio": measured["error_ratio"],
-        "applied": _number(winner.standing.applied),
+        "applied": number(winner.standing.applied),
         "verdict": winner.verdict,
-        "speedup": _number(winner.speedup),
-        "speedup_ci95": _pair(winner.speedup_ci95),
+        "speedup": number(winner.speedup),
+        "speedup_ci95": pair(winner.speedup_ci95),
     }
 
 
@@ -130,22 +114,6 @@ def space_document(description: Description) -> Document:
     return {
         "program": program_document(description.program),
         "dimensions": describe(description.space),
-    }
-
-
-def program_document(program: Program) -> Document:
-    """Return a program's ops and classes."""
-    return {
-        "front_end": program.front_end,
-        "hash": program.hash,
-        "ops": [
-            {"index": op.index, "name": op.name, "kind": op.kind, "class": op.class_id}
-            for op in program.ops
-        ],
-        "classes": [
-            {"id": c.id, "kind": c.kind, "count": c.count, "ops": list(c.ops)}
-            for c in (*program.classes, *program.site_classes)
-        ],
     }
 
 
@@ -160,7 +128,7 @@ def bench_document(
         "device": device,
         "rounds": len(comparison.rounds),
         "processes": [r.process_id for r in comparison.rounds],
-        "baselines": [baseline_document(n, _standing(comparison, n)) for n in names],
+        "baselines": [baseline_document(n, standing_of(comparison, n)) for n in names],
         "tuned": winner,
         "marks": disturbances(comparison),
         "error": error or None,
@@ -186,7 +154,7 @@ def verify_document(
         "recipe": {"model": recipe.model, "digest": recipe.digest, "kind": recipe.kind},
         "finding": finding,
         "reason": reason or None,
-        "change_percent": None if change is None else _number(100 * change),
+        "change_percent": None if change is None else number(100 * change),
         "stated": claim
         and {
             "device": recipe.fingerprint.device,
@@ -198,16 +166,11 @@ def verify_document(
         "device": here.device if here else None,
         "differences": list(differences),
         "processes": [r.process_id for r in comparison.rounds] if comparison else [],
-        "baselines": [baseline_document(n, _standing(comparison, n)) for n in names],
+        "baselines": [baseline_document(n, standing_of(comparison, n)) for n in names],
         "tuned": winner_document(now, {}),
         "marks": disturbances(comparison) if comparison else {},
         "error": error or None,
     }
-
-
-def disturbances(comparison: Comparison) -> dict[str, int]:
-    """Return in how many processes each mark of a disturbance was seen."""
-    return dict(Counter(mark for round_ in comparison.rounds for mark in round_.marks))
 
 
 def explain_document(
@@ -227,7 +190,7 @@ def explain_document(
         "is_here": found.is_here,
         "front_end": found.front_end or None,
         "options": dict(found.options),
-        "applied": _number(found.applied),
+        "applied": number(found.applied),
         "classes": [
             {
                 "id": use.id,
@@ -273,16 +236,16 @@ def profile_document(profile: KernelProfile, groups: Sequence[CallGroup]) -> Doc
     return {
         "clock": profile.clock,
         "calls": profile.calls,
-        "latency_ms": _number(profile.latency_ms),
-        "profiled_ms": _number(profile.profiled_ms),
-        "work_ms": _number(profile.work_ms),
-        "idle_ms": _number(profile.idle_ms) if profile.clock == "device" else None,
+        "latency_ms": number(profile.latency_ms),
+        "profiled_ms": number(profile.profiled_ms),
+        "work_ms": number(profile.work_ms),
+        "idle_ms": number(profile.idle_ms) if profile.clock == "device" else None,
         "kernels": [
             {
                 "name": kernel.name,
                 "times": kernel.times,
-                "ms": _number(kernel.ms),
-                "share": _number(kernel.share),
+                "ms": number(kernel.ms),
+                "share": number(kernel.share),
                 "statements": sorted({number_of[r] for r in kernel.ranges if r in number_of}),
             }
             for kernel in profile.kernels
@@ -302,7 +265,7 @@ def _statement(group: CallGroup, profile: KernelProfile | None) -> Document:
         "backward": group.backward,
         "ops": list(group.ops),
         "times": len(group.calls),
-        "ms": _number(ms),
+        "ms": number(ms),
     }
 
 
@@ -313,47 +276,7 @@ def _recipe(recipe: Recipe) -> Document:
         "digest": recipe.digest,
         "kind": recipe.kind,
         "verdict": evidence.verdict if evidence else None,
-        "latency_ms": _number(evidence.latency_ms) if evidence else None,
-        "speedup": _number(evidence.speedup) if evidence else None,
-        "speedup_ci95": _pair(evidence.speedup_ci95) if evidence else None,
+        "latency_ms": number(evidence.latency_ms) if evidence else None,
+        "speedup": number(evidence.speedup) if evidence else None,
+        "speedup_ci95": pair(evidence.speedup_ci95) if evidence else None,
     }
-
-
-def failure_text(failure: Failure | None) -> str:
-    """Write a failure as one line: its kind, then what happened."""
-    return f"{failure.kind}: {failure.message}" if failure else ""
-
-
-def failure_groups(results: Sequence[TrialResult]) -> list[tuple[Failure, int]]:
-    """Group failures of one cause; each with its first example, the most frequent first."""
-    groups: dict[tuple[str, str], list[Failure]] = {}
-    for result in results:
-        if result.failure is not None:
-            key = (result.failure.kind, result.failure.group or result.failure.message)
-            groups.setdefault(key, []).append(result.failure)
-    return sorted(((g[0], len(g)) for g in groups.values()), key=lambda pair: -pair[1])
-
-
-def _standing(comparison: Comparison | None, name: str) -> Standing | None:
-    if comparison is None:
-        return None
-    return next((s for s in comparison.standings if s.name == name), None)
-
-
-def _measured(standing: Standing | None) -> Document:
-    accuracy = standing.accuracy if standing else None
-    return {
-        "latency_ms": _number(standing.latency_ms) if standing else None,
-        "ci95_ms": _pair(standing.ci95_ms) if standing else None,
-        "error_ratio": _number(accuracy.error_ratio) if accuracy else None,
-        "peak_memory_bytes": standing.peak_memory_bytes if standing else None,
-    }
-
-
-def _number(value: float | None) -> float | None:
-    """Return a number that JSON can hold: neither infinity nor NaN."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _pair(values: tuple[float, float] | None) -> list[float | None] | None:
-    return [_number(v) for v in values] if values else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thunder_tune.cli import exits, options, services
-from thunder_tune.cli.documents import failure_groups, run_document, space_document
+from thunder_tune.cli.documents import run_document, space_document
 from thunder_tune.cli.durations import text_of
 from thunder_tune.cli.estimate import estimated_s
 from thunder_tune.cli.recipe_paths import check_writable, composed_path, default_path
@@ -19,6 +19,7 @@ from thunder_tune.cli.request import BudgetFlags, ModelFlags, new_spec, resumed_
 from thunder_tune.cli.study_commands import resume_command
 from thunder_tune.errors import InputError
 from thunder_tune.recipes import write_recipe
+from thunder_tune.values.documents import failure_groups
 from thunder_tune.values.study import Outcome, StudySpec, Winner
 from thunder_tune.values.trial import TrialResult
 

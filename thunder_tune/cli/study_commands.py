@@ -5,31 +5,32 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from thunder_tune.cli import exits, options, services
-from thunder_tune.cli.documents import failure_groups, failure_text
 from thunder_tune.cli.recipe_paths import check_writable, default_path
 from thunder_tune.errors import NotFoundError
 from thunder_tune.recipes import write_recipe
 from thunder_tune.values.codec import to_data
+from thunder_tune.values.documents import failure_groups
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, PROGRAM
 
 if TYPE_CHECKING:
-    from thunder_tune.storage import Database, StudySummary, TrialRecord
+    from thunder_tune.storage import Database, StudySummary
 
 
 def studies(storage: options.Storage = None, as_json: options.Json = False) -> int:
     """List the studies in the database."""
     from thunder_tune.cli import tables
+    from thunder_tune.storage.listing import summary_document
 
     with services.database(storage) as database:
         found, place = database.studies(), database.shown_url
     if as_json:
-        print(json.dumps({"storage": place, "studies": [_summary(s) for s in found]}))
+        print(json.dumps({"storage": place, "studies": [summary_document(s) for s in found]}))
         return exits.DONE
     numbers = ("trials", "best ms", "best baseline ms")
     made = tables.table(
@@ -66,6 +67,7 @@ def status(
 ) -> int:
     """Say where a study stands."""
     from thunder_tune.cli import tables
+    from thunder_tune.storage.listing import summary_document
 
     with services.database(storage) as database:
         summary = _find(database, study)
@@ -74,7 +76,7 @@ def status(
     states = Counter(t.result.state for t in trials)
     kinds = Counter(t.result.failure.kind for t in trials if t.result.failure)
     document = {
-        **_summary(summary),
+        **summary_document(summary),
         "requested": record.spec.trials,
         "complete": states["complete"],
         "failed": states["failed"],
@@ -138,6 +140,7 @@ def show(
 ) -> int:
     """Print the trials of a study, and its failures by cause."""
     from thunder_tune.cli import tables
+    from thunder_tune.storage.listing import trial_document
 
     with services.database(storage) as database:
         record, trials = database.study(study), database.trials(study)
@@ -146,7 +149,7 @@ def show(
         document = {
             "study": study,
             "state": record.state,
-            "trials": [_trial(t) for t in trials],
+            "trials": [trial_document(t) for t in trials],
             "failures": [
                 {"kind": f.kind, "message": f.message, "times": n, "log": f.log or None}
                 for f, n in groups
@@ -251,32 +254,3 @@ def _find(database: Database, study: str | None) -> StudySummary:
     name = study or summaries[0].name
     database.study(name)  # names close ones where it does not exist
     return next(s for s in summaries if s.name == name)
-
-
-def _summary(summary: StudySummary) -> dict[str, Any]:
-    return {
-        "name": summary.name,
-        "model": summary.model,
-        "device": summary.device,
-        "state": summary.state,
-        "trials": summary.trials,
-        "best_ms": summary.best_ms,
-        "best_baseline_ms": summary.best_baseline_ms,
-        "created_at": summary.created_at.isoformat(),
-    }
-
-
-def _trial(record: TrialRecord) -> dict[str, Any]:
-    result = record.result
-    return {
-        "number": record.number,
-        "role": result.role,
-        "state": result.state,
-        "assignment": dict(result.candidate.assignment),
-        "latency_ms": result.timing.latency_ms if result.timing else None,
-        "ci95_ms": list(result.timing.ci95_ms) if result.timing else None,
-        "marks": list(result.timing.marks) if result.timing else [],
-        "error_ratio": result.accuracy.error_ratio if result.accuracy else None,
-        "first_call_s": result.first_call_s,
-        "failure": failure_text(result.failure) or None,
-    }

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thunder_tune.cli.documents import disturbances, failure_text
 from thunder_tune.values.comparison import Comparison, Standing
+from thunder_tune.values.documents import disturbances, failure_text
 from thunder_tune.values.job import Description
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.study import Winner

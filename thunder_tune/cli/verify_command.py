@@ -12,10 +12,11 @@ import typer
 
 from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.bench_command import recipe_of, setting_of, tuned_in
-from thunder_tune.cli.documents import disturbances, failure_text, verify_document
+from thunder_tune.cli.documents import verify_document
 from thunder_tune.cli.durations import seconds_of
 from thunder_tune.errors import InputError, ModelError
 from thunder_tune.values.comparison import Comparison
+from thunder_tune.values.documents import disturbances, failure_text
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import DescribeJob
 from thunder_tune.values.recipe import TUNED, Recipe
