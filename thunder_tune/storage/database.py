@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from thunder_tune.storage import recipes, schema, studies, trials
+from collections.abc import Collection
+
+from thunder_tune.storage import outlines, recipes, schema, studies, trials
 from thunder_tune.storage.location import locate, shown
+from thunder_tune.storage.outlines import TrialOutline
 from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
 from thunder_tune.storage.sessions import Sessions
 from thunder_tune.values.comparison import Comparison
@@ -114,9 +117,19 @@ class Database:
         """
         return self._sessions.write(lambda session: trials.add(session, study, result))
 
-    def trials(self, study: str, role: Role | None = None) -> list[TrialRecord]:
-        """Return a study's results by number, all or those of one role."""
-        return self._sessions.read(lambda session: trials.of_study(session, study, role))
+    def trials(
+        self, study: str, role: Role | None = None, numbers: Collection[int] | None = None
+    ) -> list[TrialRecord]:
+        """Return a study's results by number: all, or those of one role or of some numbers."""
+        return self._sessions.read(lambda session: trials.of_study(session, study, role, numbers))
+
+    def count(self, study: str) -> tuple[int, int]:
+        """Return how many results a study has, and the last number (-1 for none)."""
+        return self._sessions.read(lambda session: outlines.count(session, study))
+
+    def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[TrialOutline]:
+        """Return up to `limit` results after a number in outline: unchecked, without repeats."""
+        return self._sessions.read(lambda session: outlines.after(session, study, after, limit))
 
     def reusable_baselines(
         self, description: Description, setting: Setting

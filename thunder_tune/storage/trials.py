@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import func, select
@@ -61,12 +62,16 @@ def add(session: Session, study: str, result: TrialResult) -> int:
     return number
 
 
-def of_study(session: Session, study: str, role: Role | None) -> list[TrialRecord]:
-    """Return a study's trials by number, all or those of one role."""
+def of_study(
+    session: Session, study: str, role: Role | None, numbers: Collection[int] | None = None
+) -> list[TrialRecord]:
+    """Return a study's trials by number: all, or those of one role or of some numbers."""
     owner = studies.row(session, study)
     query = select(TrialRow).where(TrialRow.study_id == owner.id).order_by(TrialRow.number)
     if role is not None:
         query = query.where(TrialRow.role == role)
+    if numbers is not None:
+        query = query.where(TrialRow.number.in_(numbers))
     return [
         TrialRecord(
             number=trial.number,

@@ -169,6 +169,22 @@ class DatabaseContract:
         assert [t.number for t in database.trials("one", "search")] == [1, 2]
         assert [t.number for t in database.trials("one", "baseline")] == [0]
 
+    def test_outlines_follow_a_number(self, database: Database) -> None:
+        """In order, a few at a time, with what overviews need."""
+        database.create_study(make_spec())
+        assert database.count("study") == (0, -1)
+        database.add_trial("study", make_result("eager", role="baseline", latency_ms=2.0))
+        database.add_trial("study", make_result(failure="crash"))
+        database.add_trial("study", make_result(latency_ms=float("inf")))
+        assert database.count("study") == (3, 2)
+        eager, crash, unknown = database.outlines("study")
+        assert (eager.number, eager.role, eager.latency_ms) == (0, "baseline", 2.0)
+        assert (eager.assignment, eager.ci95_ms) == ({"program": "eager"}, (0.5, 2.5))
+        assert (crash.state, crash.failure_kind, crash.latency_ms) == ("failed", "crash", None)
+        assert (unknown.state, unknown.latency_ms) == ("complete", None)
+        assert database.outlines("study", after=0, limit=1) == [crash]
+        assert [t.number for t in database.trials("study", numbers=(2, 0))] == [0, 2]
+
     def test_threads_lose_nothing(self, database: Database) -> None:
         """Several threads that add at once get distinct numbers."""
         database.create_study(make_spec())

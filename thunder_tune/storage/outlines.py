@@ -1,0 +1,118 @@
+"""Trials in outline: what overviews need of every trial, without its repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from thunder_tune.storage import documents, studies
+from thunder_tune.storage.tables import FailureRow, TrialRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutline:
+    """What is plotted, sorted or counted of a trial; unchecked, for speed.
+
+    Attributes:
+        number: In its study.
+        role: "baseline" or "search".
+        state: "complete", "failed" or "pruned".
+        assignment: Choices by dimension.
+        latency_ms: Search-time median, or None where none is finite.
+        ci95_ms: Its interval, or None.
+        error_ratio: See `Accuracy`; perhaps not finite; None where it was not judged.
+        peak_memory_bytes: Or None.
+        first_call_s: Or None.
+        failure_kind: Or "".
+        failure_cause: Text that failures of one cause share, or "".
+        worker: That measured it.
+        environment_key: Of the machine it was measured on, or "".
+        created_at: When it was stored, UTC.
+    """
+
+    number: int
+    role: str
+    state: str
+    assignment: Mapping[str, str]
+    latency_ms: float | None
+    ci95_ms: tuple[float, float] | None
+    error_ratio: float | None
+    peak_memory_bytes: int | None
+    first_call_s: float | None
+    failure_kind: str
+    failure_cause: str
+    worker: str
+    environment_key: str
+    created_at: datetime
+
+
+def count(session: Session, study: str) -> tuple[int, int]:
+    """Return how many trials a study has, and the last number (-1 for none)."""
+    query = select(func.count(), func.max(TrialRow.number)).where(
+        TrialRow.study_id == studies.row(session, study).id
+    )
+    found, last = session.execute(query).one()
+    return found, -1 if last is None else last
+
+
+def after(session: Session, study: str, number: int, limit: int) -> list[TrialOutline]:
+    """Return up to `limit` trials that follow a number, in order."""
+    query = (
+        select(
+            TrialRow.number,
+            TrialRow.role,
+            TrialRow.state,
+            TrialRow.latency_ms,
+            TrialRow.document,
+            TrialRow.environment_key,
+            TrialRow.created_at,
+            FailureRow.kind,
+            FailureRow.cause,
+        )
+        .join(FailureRow, FailureRow.trial_id == TrialRow.id, isouter=True)
+        .where(TrialRow.study_id == studies.row(session, study).id, TrialRow.number > number)
+        .order_by(TrialRow.number)
+        .limit(limit)
+    )
+    return [_outline(*row) for row in session.execute(query)]
+
+
+def _outline(
+    number: int,
+    role: str,
+    state: str,
+    latency_ms: float | None,
+    document: str,
+    environment_key: str | None,
+    created_at: datetime,
+    kind: str | None,
+    cause: str | None,
+) -> TrialOutline:
+    data: dict[str, Any] = documents.decode(document)
+    timing, accuracy = data.get("timing") or {}, data.get("accuracy") or {}
+    interval = timing.get("ci95_ms")
+    return TrialOutline(
+        number=number,
+        role=role,
+        state=state,
+        assignment=data["candidate"]["assignment"],
+        latency_ms=latency_ms,
+        ci95_ms=(float(interval[0]), float(interval[1])) if interval else None,
+        error_ratio=_float(accuracy.get("error_ratio")),
+        peak_memory_bytes=data.get("peak_memory_bytes"),
+        first_call_s=_float(data.get("first_call_s")),
+        failure_kind=kind or "",
+        failure_cause=cause or "",
+        worker=data.get("worker") or "",
+        environment_key=environment_key or "",
+        created_at=created_at,
+    )
+
+
+def _float(value: Any) -> float | None:  # noqa: ANN401 - a number, or "NaN" and its like
+    return None if value is None else float(value)
