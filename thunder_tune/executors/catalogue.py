@@ -10,6 +10,7 @@ from thunder.extend import Executor, get_executor
 
 from thunder_tune.executors.float8 import float8_executor
 from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matmul_executor
+from thunder_tune.executors.grouped_attention import grouped_sdpa_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
@@ -72,6 +73,12 @@ OPERATOR_EXECUTORS = (
         name="packed_linear",
         thunder_name=packed_linear_executor.name,
         kinds=("packed_linear",),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="grouped_sdpa",
+        thunder_name=grouped_sdpa_executor.name,
+        kinds=("grouped_attention",),
         trains=False,
     ),
     OperatorExecutorInfo(

@@ -111,14 +111,15 @@ def _attention(
 ) -> TensorProxy:
     """`torch.nn.functional.scaled_dot_product_attention`; grouped heads repeated, as it says."""
     if enable_gqa:
-        key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
+        key, value = (repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     y: TensorProxy = ltorch.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
     return y
 
 
-def _repeated(heads: TensorProxy, times: int) -> TensorProxy:
+def repeated(heads: TensorProxy, times: int) -> TensorProxy:
+    """Return each head of (..., heads, length, width) so many times in a row."""
     if times == 1:
         return heads
     *outer, number, length, width = heads.shape

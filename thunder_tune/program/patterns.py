@@ -1,4 +1,4 @@
-"""The pattern language of rewrites: chains of ops, and siblings that share an input."""
+"""The pattern language of rewrites: chains of ops, siblings of one input, repeated heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_tune.program.kinds import STRUCTURAL, op_name
@@ -38,7 +38,7 @@ class Uses:
 
     def __init__(self, bsyms: Sequence[BoundSymbol], result: BoundSymbol) -> None:
         self.bsyms = bsyms
-        self._made = {p.name for b in bsyms for p in b.flat_proxy_outs}
+        self._makers = {p.name: i for i, b in enumerate(bsyms) for p in b.flat_proxy_outs}
         self._users: dict[str, list[int]] = {}
         for position, bsym in enumerate([*bsyms, result]):
             for name in {p.name for p in bsym.flat_proxy_args}:
@@ -57,9 +57,15 @@ class Uses:
         alone = len(positions) == 1 and positions[0] < len(self.bsyms)
         return positions[0] if alone else None
 
+    def position_of_maker(self, value: object) -> int | None:
+        """Return where a value that nothing else uses is computed."""
+        if not isinstance(value, Proxy) or len(self._users.get(value.name, [])) != 1:
+            return None
+        return self._makers.get(value.name)
+
     def is_input(self, value: object) -> bool:
         """Whether a value is None or comes into the graph from outside: a weight, say."""
-        return value is None or (isinstance(value, Proxy) and value.name not in self._made)
+        return value is None or (isinstance(value, Proxy) and value.name not in self._makers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +156,52 @@ class Siblings:
                 yield positions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedHeads:
+    """Attention over keys and values whose heads are repeated for groups of queries.
+
+    Repeated means expanded along a new dimension and reshaped into more heads, for this attention
+    alone.
+
+    Attributes:
+        name: Of the rewrite it is for.
+    """
+
+    name: str
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of each match, in order."""
+        for position, bsym in enumerate(graph.bsyms):
+            if op_name(bsym) != _ATTENTION or len(bsym.args) < 3:
+                continue
+            key, value = (_repetition(graph, x) for x in bsym.args[1:3])
+            if key and value and not {*key} & {*value}:
+                yield sorted([*key, *value, position])
+
+
+def _repetition(graph: Uses, heads: object) -> list[int] | None:
+    """Return the positions of the ops that repeat heads, the first one first, or None."""
+    positions: list[int] = []
+    for names in (_RESHAPES, ("torch.Tensor.expand",), _NEW_DIMENSIONS):
+        position = graph.position_of_maker(heads)
+        if position is None or op_name(graph.bsyms[position]) not in names:
+            return None
+        positions.insert(0, position)
+        heads = graph.bsyms[position].args[0]
+    made = [graph.bsyms[i].output for i in positions]
+    if not isinstance(heads, TensorProxy) or heads.ndim != 4:
+        return None
+    batch, groups, length, width = heads.shape
+    apart, expanded, together = (tuple(m.shape) for m in made)
+    times = together[1] // groups
+    is_so = (
+        apart == (batch, groups, 1, length, width)
+        and expanded == (batch, groups, times, length, width)
+        and together == (batch, groups * times, length, width)
+    )
+    return positions if is_so else None
+
+
 def _takes_once(bsym: BoundSymbol, before: BoundSymbol) -> bool:
     values = (*bsym.args, *bsym.kwargs.values())
     count: int = sum(isinstance(x, Proxy) and x.name == before.output.name for x in values)
@@ -162,6 +214,10 @@ def _adds_plainly(bsym: BoundSymbol) -> bool:
     has_factor = bsym.kwargs.get("alpha", 1) != 1
     return len(shapes) == 1 and len(bsym.args) == 2 and not has_factor
 
+
+_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+_RESHAPES = ("torch.reshape", "torch.Tensor.view", "torch.flatten")
+_NEW_DIMENSIONS = ("torch.Tensor.__getitem__", "torch.unsqueeze")
 
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
 _GELU = Link(ops=("torch.nn.functional.gelu",))
@@ -176,6 +232,7 @@ PATTERNS: Sequence[Pattern] = (
     Chain(name="conv_bn_add_relu", links=(_CONV, _NORM, _ADD, _RELU)),
     Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),
     Chain(name="conv_bn", links=(_CONV, _NORM)),
+    RepeatedHeads(name="grouped_attention"),
 )
 """Every pattern that a rewrite exists for; of two matches that overlap the first one counts."""
 

@@ -10,6 +10,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.folded_conv import conv_bn
+from thunder_tune.executors.grouped_attention import grouped_attention
 from thunder_tune.executors.linear_gelu import linear_gelu
 from thunder_tune.executors.packed_linear import packed_linear
 from thunder_tune.executors.packing import active_store
@@ -56,12 +57,24 @@ def _conv_bn(members: Sequence[BoundSymbol]) -> Composed:
     return conv_bn, (x, weight, bias, state, residual, *settings, active_store()), {}
 
 
+def _grouped_attention(members: Sequence[BoundSymbol]) -> Composed:
+    attention = members[-1]
+    made_by = {m.output.name: m for m in members}
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+    query, key, value, mask, dropout, is_causal, scale = _arguments(attention, *names)
+    for _ in range(3):  # what is reshaped, expanded, given a dimension
+        key, value = made_by[key.name].args[0], made_by[value.name].args[0]
+    settings = {"dropout_p": dropout or 0.0, "is_causal": bool(is_causal), "scale": scale}
+    return grouped_attention, (query, key, value, mask), settings
+
+
 REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "linear_gelu": _linear_gelu,
     "packed_linear": _packed_linear,
     "conv_bn_add_relu": _conv_bn,
     "conv_bn_relu": _conv_bn,
     "conv_bn": _conv_bn,
+    "grouped_attention": _grouped_attention,
 }
 """Rewrite -> composite symbol and its arguments, from the ops of a site."""
 
