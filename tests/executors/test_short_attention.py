@@ -9,8 +9,12 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from thunder_tune.executors import operator_executor, unavailable_reason
+from thunder_tune.executors.kernels import attention
 from thunder_tune.executors.short_attention import short_attention
 from thunder_tune.program import capture
 
@@ -98,6 +102,25 @@ def test_what_it_declines(change, accepted):
 
 def test_it_needs_a_cuda_device():
     assert unavailable_reason("short_attention", "cpu") == "needs a CUDA device"
+
+
+@pytest.mark.parametrize("tile", attention.TILES[::3], ids=str)
+def test_compiles_for_hopper_without_a_device(tile):
+    rows, columns, warps = tile
+    constants = {"N_QUERIES": 197, "N_KEYS": 197, "WIDTH": 64, "ROWS": rows, "COLUMNS": columns}
+    constants["LAST"] = attention._last(constants)
+    kernel = attention.attention.fn
+    pointers = dict.fromkeys(("queries", "keys", "values", "results"), "*bf16")
+    types = {**dict.fromkeys(constants, "constexpr"), **pointers, "scale": "fp32"}
+    source = ASTSource(
+        fn=kernel,
+        signature={name: types.get(name, "i32") for name in kernel.arg_names},
+        constexprs={(kernel.arg_names.index(n),): value for n, value in constants.items()},
+    )
+    made = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": 2}
+    )
+    assert "wgmma" in made.asm["ptx"]
 
 
 @pytest.mark.gpu
