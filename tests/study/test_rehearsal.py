@@ -10,7 +10,6 @@ from thunder_tune.testing.fake_pool import FakePool, synthetic_description
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.space import PROGRAM
 
-
 BUILD_S = {"eager": 0.1, "thunder": 80.0, "torch.compile": 20.0}
 
 
