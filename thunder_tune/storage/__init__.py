@@ -1,7 +1,7 @@
 """The record: studies, trials and recipes in a SQL database, SQLite unless told otherwise."""
 
 from thunder_tune.storage.database import Database
-from thunder_tune.storage.outlines import TrialOutline
+from thunder_tune.storage.outlines import Machine, TrialOutline
 from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
 
-__all__ = ["Database", "StudyRecord", "StudySummary", "TrialOutline", "TrialRecord"]
+__all__ = ["Database", "Machine", "StudyRecord", "StudySummary", "TrialOutline", "TrialRecord"]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from thunder_tune.storage import outlines, recipes, schema, studies, trials
 from thunder_tune.storage.location import locate, shown
-from thunder_tune.storage.outlines import TrialOutline
+from thunder_tune.storage.outlines import Machine, TrialOutline
 from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
 from thunder_tune.storage.sessions import Sessions
 from thunder_tune.values.comparison import Comparison
@@ -130,6 +130,10 @@ class Database:
     def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[TrialOutline]:
         """Return up to `limit` results after a number in outline: unchecked, without repeats."""
         return self._sessions.read(lambda session: outlines.after(session, study, after, limit))
+
+    def machines(self) -> list[Machine]:
+        """Return every machine that results were measured on, the one used last first."""
+        return self._sessions.read(outlines.machines)
 
     def reusable_baselines(
         self, description: Description, setting: Setting

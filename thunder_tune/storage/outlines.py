@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from thunder_tune.storage import documents, studies
-from thunder_tune.storage.tables import FailureRow, TrialRow
+from thunder_tune.storage.tables import EnvironmentRow, FailureRow, StudyRow, TrialRow
+from thunder_tune.values.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +117,45 @@ def _outline(
 
 def _float(value: Any) -> float | None:  # noqa: ANN401 - a number, or "NaN" and its like
     return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine with its software, and what was measured on it.
+
+    Attributes:
+        fingerprint: Of the machine.
+        trials: Results measured there.
+        studies: Names of the studies they belong to, newest first.
+        last_at: When the last one was stored, UTC; None where there is none.
+    """
+
+    fingerprint: Fingerprint
+    trials: int
+    studies: tuple[str, ...]
+    last_at: datetime | None
+
+
+def machines(session: Session) -> list[Machine]:
+    """Return every machine in the database, the one used last first."""
+    used: dict[str, list[tuple[str, int, datetime]]] = {}
+    query = (
+        select(TrialRow.environment_key, StudyRow.name, func.count(), func.max(TrialRow.id))
+        .join(StudyRow, StudyRow.id == TrialRow.study_id)
+        .where(TrialRow.environment_key.is_not(None))
+        .group_by(TrialRow.environment_key, StudyRow.name)
+        .order_by(func.max(TrialRow.id).desc())
+    )
+    for key, name, trials, last in session.execute(query):
+        at = session.scalars(select(TrialRow.created_at).where(TrialRow.id == last)).one()
+        used.setdefault(key, []).append((name, trials, at))
+    found = [
+        Machine(
+            fingerprint=documents.value(Fingerprint, documents.decode(row.document)),
+            trials=sum(trials for _name, trials, _at in used.get(row.strict_key, [])),
+            studies=tuple(name for name, _trials, _at in used.get(row.strict_key, [])),
+            last_at=max((at for *_rest, at in used.get(row.strict_key, [])), default=None),
+        )
+        for row in session.scalars(select(EnvironmentRow).order_by(EnvironmentRow.created_at))
+    ]
+    return sorted(found, key=lambda m: m.last_at.timestamp() if m.last_at else 0.0, reverse=True)

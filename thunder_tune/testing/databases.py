@@ -231,6 +231,8 @@ class DatabaseContract:
         for machine in (MACHINE, moved):
             database.save_description("study", make_description(fingerprint=machine))
             database.add_trial("study", make_result())
+        found = {m.fingerprint.device: (m.trials, m.studies) for m in database.machines()}
+        assert found == {"NVIDIA H200": (1, ("study",)), "NVIDIA H100": (1, ("study",))}
         keys = [t.environment_key for t in database.trials("study")]
         assert keys == ["", MACHINE.strict_key, moved.strict_key]
 
