@@ -25,7 +25,7 @@ TILES = (
 
 def _last(arguments: dict[str, Any]) -> int:
     """Return the keys of the last tile, where some are left for one; a product takes 16."""
-    return max(16, triton.next_power_of_2(arguments["N_KEYS"] % arguments["COLUMNS"]))
+    return max(16, int(triton.next_power_of_2(arguments["N_KEYS"] % arguments["COLUMNS"])))
 
 
 @triton.jit
