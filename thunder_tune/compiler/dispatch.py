@@ -26,6 +26,7 @@ from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.compiler.tail import Split, split
 from thunder_tune.executors import PackStore, operator_executor
 from thunder_tune.executors.float8 import quantize_rows
+from thunder_tune.executors.linear_add import overwriting
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.fusers import FUSERS
@@ -86,7 +87,8 @@ def compile_graph(
         trace = rewrite(tagged(graph.trace, indices, plan.precision), plan)
         if training:
             return _with_backward(trace, executors, packs)
-        whole, forward = thunder.transform_for_execution(trace, executors_list=executors)
+        executable = thunder.transform_for_execution(trace, executors_list=executors)
+        whole, forward = map(overwriting, executable)
         return CompiledGraph(
             run=forward.python_callable(),
             places=_places(forward),

@@ -11,6 +11,7 @@ from thunder.extend import Executor, get_executor
 from thunder_tune.executors.float8 import float8_executor
 from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matmul_executor
 from thunder_tune.executors.grouped_attention import grouped_sdpa_executor
+from thunder_tune.executors.linear_add import linear_add_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
@@ -67,6 +68,12 @@ OPERATOR_EXECUTORS = (
         name="addmm_gelu",
         thunder_name=addmm_gelu_executor.name,
         kinds=("linear_gelu",),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="addmm_residual",
+        thunder_name=linear_add_executor.name,
+        kinds=("linear_add",),
         trains=False,
     ),
     OperatorExecutorInfo(

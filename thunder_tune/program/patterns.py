@@ -219,6 +219,11 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _RESHAPES = ("torch.reshape", "torch.Tensor.view", "torch.flatten")
 _NEW_DIMENSIONS = ("torch.Tensor.__getitem__", "torch.unsqueeze")
 
+
+def _has_no_bias(bsym: BoundSymbol) -> bool:
+    return (*bsym.args[2:], bsym.kwargs.get("bias"))[0] is None
+
+
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
 _GELU = Link(ops=("torch.nn.functional.gelu",))
 _CONV = Link(ops=("torch.nn.functional.conv2d",))
@@ -228,6 +233,10 @@ _ADD = Link(ops=("torch.add",), commutes=True, where=_adds_plainly)
 
 PATTERNS: Sequence[Pattern] = (
     Chain(name="linear_gelu", links=(_LINEAR, _GELU)),
+    Chain(
+        name="linear_add",
+        links=(Link(ops=("torch.nn.functional.linear",), where=_has_no_bias), _ADD),
+    ),
     Siblings(name="packed_linear", op="torch.nn.functional.linear"),
     Chain(name="conv_bn_add_relu", links=(_CONV, _NORM, _ADD, _RELU)),
     Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),

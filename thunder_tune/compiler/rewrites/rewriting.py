@@ -11,6 +11,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.folded_conv import conv_bn
 from thunder_tune.executors.grouped_attention import grouped_attention
+from thunder_tune.executors.linear_add import linear_add
 from thunder_tune.executors.linear_gelu import linear_gelu
 from thunder_tune.executors.packed_linear import packed_linear
 from thunder_tune.executors.packing import active_store
@@ -25,6 +26,12 @@ def _linear_gelu(members: Sequence[BoundSymbol]) -> Composed:
     x, weight, bias = _arguments(linear, "input", "weight", "bias")
     approximate = gelu.kwargs.get("approximate", gelu.args[1] if len(gelu.args) > 1 else "none")
     return linear_gelu, (x, weight, bias), {"approximate": approximate}
+
+
+def _linear_add(members: Sequence[BoundSymbol]) -> Composed:
+    linear, add = members
+    x, weight = _arguments(linear, "input", "weight")
+    return linear_add, (x, weight, _other_operand(add, linear)), {}
 
 
 def _packed_linear(members: Sequence[BoundSymbol]) -> Composed:
@@ -42,8 +49,7 @@ def _conv_bn(members: Sequence[BoundSymbol]) -> Composed:
     _, mean, variance, gamma, beta, training, _, eps = _arguments(norm, *names, "eps")
     residual = None
     if len(others) == 2:
-        first, second = others[0].args[:2]
-        residual = second if first.name == norm.output.name else first
+        residual = _other_operand(others[0], norm)
     settings = (
         _pair(stride, 1),
         padding if isinstance(padding, str) else _pair(padding, 0),
@@ -70,6 +76,7 @@ def _grouped_attention(members: Sequence[BoundSymbol]) -> Composed:
 
 REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "linear_gelu": _linear_gelu,
+    "linear_add": _linear_add,
     "packed_linear": _packed_linear,
     "conv_bn_add_relu": _conv_bn,
     "conv_bn_relu": _conv_bn,
@@ -122,6 +129,12 @@ def _place(site: Rewriting) -> int:
 
 def _stands_first(rewrite_name: str) -> bool:
     return isinstance(PATTERN_OF[rewrite_name], Siblings)
+
+
+def _other_operand(add: BoundSymbol, one: BoundSymbol) -> Any:  # noqa: ANN401 - a tensor
+    """Return what an addition adds to an op's result."""
+    first, second = add.args[:2]
+    return second if first.name == one.output.name else first
 
 
 def _arguments(bsym: BoundSymbol, *names: str) -> list[Any]:

@@ -1,0 +1,124 @@
+"""A linear whose result is added to a residual: in the product's epilogue, into the residual.
+
+cuBLAS adds what it writes to what is there (beta = 1): the residual is read and the sum written by
+the product itself. That saves a pass only where the residual's own memory takes the sum, so it
+does wherever nobody can see it: the trace has no later use of it, and no other tensor shares its
+memory. Elsewhere torch copies the residual first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+import torch.nn.functional as F
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.extend import OperatorExecutor, register_executor
+
+from thunder_tune.program.kinds import STRUCTURAL
+
+linear_add_executor = OperatorExecutor("thunder_tune_linear_add", version="1")
+register_executor(linear_add_executor)
+
+_ALONE = 2
+"""References to the memory of a tensor that shares it with none: its own, and the asking one."""
+
+
+def _composite(
+    x: TensorProxy, weight: TensorProxy, residual: TensorProxy, may_overwrite: bool = False
+) -> TensorProxy:
+    total: TensorProxy = ltorch.add(residual, ltorch.linear(x, weight))
+    return total
+
+
+linear_add = Symbol("linear_add", meta=_composite, id="thunder_tune.linear_add")
+"""The composite that a rewrite puts in place of a linear and the addition after it."""
+
+
+def addmm_residual(
+    x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, may_overwrite: bool = False
+) -> torch.Tensor:
+    """Return residual + x @ weight.T.
+
+    Args:
+        x: (..., in features).
+        weight: (out features, in features).
+        residual: (..., out features).
+        may_overwrite: Whether the residual is needed no more.
+
+    Returns:
+        (..., out features); the residual's memory where that may take it.
+    """
+    if not residual.is_contiguous():
+        return torch.add(residual, F.linear(x, weight))
+    rows, total = x.reshape(-1, x.shape[-1]), residual.view(-1, weight.shape[0])
+    if may_overwrite and _is_alone(residual):
+        total.addmm_(rows, weight.t())
+        return residual
+    return torch.addmm(total, rows, weight.t()).view(residual.shape)
+
+
+def _is_alone(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor has this one's memory, which it fills without gaps.
+
+    The view that the caller has just made of it counts as one more reference.
+    """
+    storage = tensor.untyped_storage()
+    is_whole: bool = tensor.numel() * tensor.element_size() == storage.nbytes()
+    return is_whole and torch._C._storage_Use_Count(storage._cdata) <= _ALONE + 1
+
+
+def _fits(
+    x: TensorProxy, weight: TensorProxy, residual: TensorProxy, may_overwrite: bool = False
+) -> bool:
+    return (
+        x.ndim >= 2
+        and residual.ndim == x.ndim
+        and x.dtype == weight.dtype == residual.dtype
+        and dtypes.is_float_dtype(x.dtype)
+    )
+
+
+def _register() -> Symbol:
+    symbol: Any = linear_add_executor.register_operator(
+        "addmm_residual", like=_composite, fn=addmm_residual
+    )
+    linear_add_executor.register_implementation(linear_add, symbol, checker=_fits)
+    made: Symbol = symbol
+    return made
+
+
+_SYMBOL = _register()
+
+
+def overwriting(trace: TraceCtx) -> TraceCtx:
+    """Let sums take the memory of residuals that the trace itself makes and uses no more.
+
+    Args:
+        trace: An executable trace; it is not changed.
+    """
+    last_use: dict[str, int] = {}
+    for position, bsym in enumerate(trace.bound_symbols):
+        if bsym.sym.id not in STRUCTURAL or bsym.sym.name == "python_return":
+            last_use.update(dict.fromkeys((p.name for p in bsym.flat_proxy_args), position))
+    made = {p.name for b in trace.bound_symbols if _computes(b) for p in b.flat_proxy_outs}
+    result = from_trace(trace)
+    for position, bsym in enumerate(trace.bound_symbols):
+        if bsym.sym.name == _SYMBOL.name and bsym.sym.executor is linear_add_executor:
+            residual = bsym.args[2]
+            if residual.name in made and last_use[residual.name] == position:
+                args: Sequence[Any] = (*bsym.args[:3], True)
+                tags = bsym.tags
+                bsym = _SYMBOL.bind(*args, output=bsym.output, subsymbols=bsym.subsymbols)
+                bsym.tags = tags
+        result.bound_symbols.append(bsym)
+    return result
+
+
+def _computes(bsym: BoundSymbol) -> bool:
+    return bsym.sym.id not in STRUCTURAL
