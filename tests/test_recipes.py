@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from thunder_tune.errors import RecipeError
+from thunder_tune.errors import ConflictError, RecipeError
 from thunder_tune.recipes import Difference, differences, read_recipe, write_recipe
+from thunder_tune.values.codec import digest, to_data
 from thunder_tune.values.fingerprint import Fingerprint
-from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.recipe import Recipe, TunedPlan, with_all_shapes
 from thunder_tune.values.source import ModelSource
 
 RECIPE = Recipe(
@@ -74,9 +75,9 @@ def test_a_recipe_by_hand_needs_no_digest(tmp_path):
     assert read_recipe(changed(tmp_path, policy="any", digest=None)).policy == "any"
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version(tmp_path, version):
-    with pytest.raises(RecipeError, match=r"has schema version .*this release reads 1"):
+    with pytest.raises(RecipeError, match=r"has schema version .*this release reads 1 and 2"):
         read_recipe(changed(tmp_path, schema_version=version))
 
 
@@ -138,3 +139,45 @@ def test_classes_of_another_shape_are_compared_in_order():
         Difference(dimension="executor:linear-2", here="a", there="b"),
         Difference(dimension="executor:conv-3", here="", there="c"),
     )
+
+
+def test_a_file_of_version_1_keeps_its_digest(tmp_path):
+    document = to_data(replace(RECIPE, schema_version=1))
+    for plan in document["plans"]:
+        del plan["tuning"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"digest": digest(document)[:12], **document}))
+    assert read_recipe(path) == replace(RECIPE, schema_version=1)
+
+
+def for_batch(size, **changes):
+    plan = replace(RECIPE.plans[0], signature=f"float32[{size},3]")
+    source = replace(RECIPE.source, batch_size=size)
+    return replace(RECIPE, plans=(plan,), source=source, **changes)
+
+
+def test_recipes_for_several_shapes_are_one_file_and_come_apart_again(tmp_path):
+    parts = (for_batch(1), for_batch(8, kind="whole-program", evidence=None), for_batch(64))
+    together = with_all_shapes(parts)
+    assert [plan.signature for plan in together.plans] == [f"float32[{n},3]" for n in (1, 8, 64)]
+    assert (together.source, together.kind) == (parts[0].source, parts[0].kind)
+    write_recipe(together, tmp_path / "m.json")
+    read = read_recipe(tmp_path / "m.json")
+    assert read == together
+    assert read.by_shape == parts
+    assert [part.digest for part in read.by_shape] == [part.digest for part in parts]
+    assert with_all_shapes([together]) == together
+    assert with_all_shapes(parts[:1]) == parts[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"model": "another"}, "models"),
+        ({"policy": "any"}, "policies"),
+        ({"fingerprint": replace(RECIPE.fingerprint, capability="sm_70")}, "machines"),
+    ],
+)
+def test_recipes_that_do_not_belong_together(changes, what):
+    with pytest.raises(ConflictError, match=f"are of different {what}: tune all shapes alike"):
+        with_all_shapes([for_batch(1), for_batch(8, **changes)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from thunder_tune.errors import InputError, RecipeError
 from thunder_tune.values.codec import from_data, to_data
-from thunder_tune.values.recipe import SCHEMA_VERSION, Recipe, TunedPlan
+from thunder_tune.values.recipe import READABLE_VERSIONS, Recipe, TunedPlan
 
 _LARGEST_FILE_BYTES = 16 * 1024 * 1024
 
@@ -52,9 +52,10 @@ def read_recipe(path: Path) -> Recipe:
     if not isinstance(document, dict):
         raise RecipeError(f"recipe {path} is damaged: not a JSON object; export it again")
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in READABLE_VERSIONS:
+        known = " and ".join(map(str, READABLE_VERSIONS))
         raise RecipeError(
-            f"recipe {path} has schema version {version!r}: this release reads {SCHEMA_VERSION}"
+            f"recipe {path} has schema version {version!r}: this release reads {known}"
         )
     stated = document.pop("digest", None)
     try:

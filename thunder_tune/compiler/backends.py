@@ -33,12 +33,15 @@ def unavailable_reason(name: str, device: str) -> str:
     return ""
 
 
-def whole_program(model: Callable[..., Any], name: str) -> Callable[..., Any]:
+def whole_program(
+    model: Callable[..., Any], name: str, *, dynamic: bool | None = None
+) -> Callable[..., Any]:
     """Return the model as a back end runs it; compiling happens at the first call.
 
     Args:
         model: Module or function.
         name: One of `BACK_ENDS`.
+        dynamic: As in `torch.compile`: False compiles each shape for itself.
 
     Raises:
         ValueError: Another name.
@@ -46,12 +49,12 @@ def whole_program(model: Callable[..., Any], name: str) -> Callable[..., Any]:
     if name == "eager":
         return model
     if name == TORCH_COMPILE:
-        compiled: Callable[..., Any] = torch.compile(model)
+        compiled: Callable[..., Any] = torch.compile(model, dynamic=dynamic)
         return compiled
     if name == THUNDER:
         return _StockThunder(model)
     if name in BACK_ENDS:
-        compiled = torch.compile(model, mode=name.split(":", 1)[1])
+        compiled = torch.compile(model, mode=name.split(":", 1)[1], dynamic=dynamic)
         return compiled
     raise ValueError(f"unknown back end {name!r}: use one of {', '.join(BACK_ENDS)}")
 

@@ -4,90 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.fx as fx
 from thunder.core.transform_common import Transform
 
+from thunder_tune.compiler.application import Application, AppliedGraph
 from thunder_tune.compiler.backends import whole_program
 from thunder_tune.compiler.building import runnable
 from thunder_tune.compiler.dispatch import applied_share, compile_graph
 from thunder_tune.compiler.instrumenting import transformed
 from thunder_tune.compiler.matching import Match, match
+from thunder_tune.compiler.shapes import ByShape, nearest_first
 from thunder_tune.errors import RecipeError
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.program import signature_of
-from thunder_tune.program.dynamo import capture_graph
+from thunder_tune.program.dynamo import capture_graph, lift_recompile_limits
 from thunder_tune.program.frontend import Capture, CapturedGraph, Graph
 from thunder_tune.program.jit import JitFrontEnd
 from thunder_tune.program.replay import Unsupported
 from thunder_tune.program.structure import analyse
 from thunder_tune.values.plan import resolve
+from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
-
-
-@dataclass(eq=False, repr=False)
-class Application:
-    """How a recipe was applied to a model, so far.
-
-    Attributes:
-        recipe: The recipe.
-        shares: Of each compiled graph: ops, and the share of them that run as the recipe says.
-        notes: What did not apply, and why.
-        graphs: The compiled graphs; their `calls` count.
-        fallbacks: Graphs that could not be captured and run by Inductor.
-        eager_calls: Calls that ran no graph of the recipe at all.
-    """
-
-    recipe: Recipe
-    shares: list[tuple[int, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    graphs: list[CapturedGraph] = field(default_factory=list)
-    fallbacks: int = 0
-    eager_calls: int = 0
-    _told: int = 0
-
-    def __repr__(self) -> str:
-        notes = "".join(f"; {note}" for note in self.notes)
-        return f"<recipe {self.recipe.digest}, applied to {self.applied:.0%}{notes}>"
-
-    def note(self, what: str) -> None:
-        """Note what does not apply; `tell` warns of it."""
-        if what not in self.notes:
-            self.notes.append(what)
-
-    def tell(self) -> None:
-        """Warn of what was noted since the last time, all in one warning."""
-        new, self._told = self.notes[self._told :], len(self.notes)
-        if new:
-            text = f"recipe {self.recipe.digest} for {self.recipe.model}: {'; '.join(new)}"
-            warnings.warn(text, stacklevel=3)
-
-    @property
-    def calls(self) -> int:
-        """Times that a graph of the recipe ran."""
-        return sum(graph.calls for graph in self.graphs)
-
-    def ran_eagerly(self) -> None:
-        """Note that a call was led past every graph of the recipe."""
-        self.eager_calls += 1
-        self.note(
-            "a call ran outside the recipe: Dynamo gave its frames up (TORCH_LOGS=recompiles)"
-        )
-
-    @property
-    def applied(self) -> float:
-        """Share of ops that run where the recipe says; 0 before the first call."""
-        if self.recipe.kind == "whole-program":
-            return 1.0
-        ran = [s for s, g in zip(self.shares, self.graphs, strict=True) if g.calls]
-        total = sum(count for count, _ in ran)
-        share = sum(count * part for count, part in ran) / total if total else 0.0
-        share *= len(self.graphs) / (len(self.graphs) + self.fallbacks) if self.graphs else 1.0
-        return 0.0 if self.eager_calls else share
 
 
 class TunedModel(torch.nn.Module):
@@ -105,8 +46,6 @@ class TunedModel(torch.nn.Module):
         model: Any,  # noqa: ANN401 - a module or a function
         run: Callable[..., Any],
         application: Application,
-        *,
-        strict: bool = False,
     ) -> None:
         super().__init__()
         if isinstance(model, torch.nn.Module):
@@ -115,25 +54,17 @@ class TunedModel(torch.nn.Module):
             self.training = model.training
         self.__dict__["_original"] = model
         self.__dict__["_run"] = run
-        self.__dict__["_strict"] = strict
-        self.__dict__["_was_called"] = False
         self.__dict__["tuning"] = application
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         """Run the model as the recipe says."""
-        application = self.tuning
-        if not self._was_called:
-            _compare(application, signature_of(args, kwargs), strict=self._strict)
-            self.__dict__["_was_called"] = True
-        before = application.calls
+        application, before = self.tuning, self.tuning.call
+        application.call = (args, kwargs)
+        application.turn += 1
         try:
             result = self._run(*args, **kwargs)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, RecipeError):
-                raise error.inner_exception from None
-            raise
-        if application.calls == before and application.recipe.kind == "composed":
-            application.ran_eagerly()
+        finally:
+            application.call = before
         application.tell()
         return result
 
@@ -154,18 +85,6 @@ class TunedModel(torch.nn.Module):
         return self
 
 
-def _compare(application: Application, signature: str, *, strict: bool) -> None:
-    """Note that a recipe was tuned for other inputs; strict: refuse where nothing else would."""
-    recipe = application.recipe
-    tuned_for = [plan.signature for plan in recipe.plans]
-    if signature in tuned_for:
-        return
-    what = f"was tuned for {tuned_for[0]}, called with {signature}"
-    if strict and recipe.kind == "whole-program":
-        raise RecipeError(f"recipe {recipe.digest} for {recipe.model}: {what} (strict)")
-    application.note(what)
-
-
 class _GraphTuner:
     """Compiles captured graphs by a recipe and reports what applied."""
 
@@ -182,13 +101,20 @@ class _GraphTuner:
         self._application = application
         self._transforms = transforms
 
-    def tune(self, captured: CapturedGraph, *, training: bool, device: str) -> None:
-        """Bind a captured graph to what the recipe says of it."""
+    def tune(self, captured: CapturedGraph, inputs: Sequence[Any], *, training: bool) -> None:
+        """Bind a captured graph to what the recipe says of it.
+
+        Args:
+            captured: The graph.
+            inputs: Of the graph, or of the model.
+            training: Whether gradients are asked for.
+        """
         front_end: Literal["dynamo", "thunder.jit"] = (
             "thunder.jit" if self._recipe.front_end == "thunder.jit" else "dynamo"
         )
         program = analyse([captured.trace], front_end=front_end, training=training)
-        found = self._best_match([match(p, program, device) for p in self._recipe.plans])
+        signature = self._application.signature(inputs)
+        found = self._best_match(program, signature, _device_of(inputs))
         assignment = dict(found.assignment)
         if training and assignment.get(CUDA_GRAPHS) == "whole":
             self.differs("CUDA graphs are for inference: off in training")
@@ -201,11 +127,22 @@ class _GraphTuner:
         compiled = transformed(compiled, self._transforms, training=training)
         captured.bound = runnable(compiled, plan, captured.static_inputs)
         captured.calls = 0
-        self._application.graphs.append(captured)
-        self._application.shares.append((len(program.ops), share * (found.exact + found.carried)))
+        self._application.add(
+            AppliedGraph(
+                graph=captured,
+                signature=signature,
+                ops=len(program.ops),
+                share=share * (found.exact + found.carried),
+            )
+        )
 
-    def _best_match(self, matches: Sequence[Match]) -> Match:
-        found = max(matches, key=lambda m: (m.exact, m.carried))
+    def _best_match(self, program: Program, signature: str, device: str) -> Match:
+        plans = nearest_first(self._recipe.plans, signature)
+        plan, found = max(
+            ((p, match(p, program, device)) for p in plans),
+            key=lambda pair: (pair[1].exact, pair[1].carried),
+        )
+        self._application.note_other_inputs(signature, plan.signature)
         if found.missing:
             self.differs(f"missing here: {'; '.join(found.missing)}")
         if found.exact < 1.0:
@@ -221,10 +158,9 @@ class _GraphTuner:
         Raises:
             RecipeError: Strict.
         """
-        if self._strict:
-            recipe = self._recipe
-            raise RecipeError(f"recipe {recipe.digest} for {recipe.model}: {what} (strict)")
         self._application.note(what)
+        if self._strict:
+            raise self._application.refusal()
 
 
 class TunedBackend:
@@ -256,10 +192,10 @@ class TunedBackend:
             captured = capture_graph(graph, inputs)
         except Unsupported as error:
             self._tuner.differs(f"a graph cannot be captured: {error}; it runs by Inductor")
-            self._application.fallbacks += 1
+            self._application.fallbacks[self._application.signature(inputs)] += 1
             compiled: Graph = torch._dynamo.lookup_backend("inductor")(graph, list(inputs))
             return compiled
-        self._tuner.tune(captured, training=_wants_gradients(inputs), device=_device_of(inputs))
+        self._tuner.tune(captured, _variable(inputs), training=_wants_gradients(inputs))
         return captured
 
 
@@ -284,15 +220,58 @@ class _JitRun:
             training = _wants_gradients([*inputs, *parameters])
             found = JitFrontEnd().capture(self._model, args, kwargs, training=training)
             for graph in found.graphs:
-                self._tuner.tune(graph, training=training, device=_device_of(inputs))
+                self._tuner.tune(graph, inputs, training=training)
             self._captures[key] = found
         return self._captures[key].entry(*args, **kwargs)
+
+
+class _ComposedRun:
+    """Runs a model by a composed recipe: each input shape is a compilation of its own."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        recipe: Recipe,
+        *,
+        strict: bool,
+        application: Application,
+        transforms: Sequence[Transform],
+    ) -> None:
+        self._application = application
+        self._run: Callable[..., Any]
+        if recipe.front_end == "thunder.jit":
+            tuner = _GraphTuner(
+                recipe, strict=strict, application=application, transforms=transforms
+            )
+            self._run = _JitRun(model, tuner)
+        else:
+            backend = TunedBackend(
+                recipe, strict=strict, application=application, transforms=transforms
+            )
+            self._run = torch.compile(model, backend=backend, dynamic=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        before = self._application.calls
+        try:
+            result = self._run(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, RecipeError):
+                raise error.inner_exception from None
+            raise
+        if self._application.calls == before:
+            self._application.ran_eagerly()
+        return result
 
 
 def _wants_gradients(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
+
+
+def _variable(inputs: Sequence[Any]) -> list[Any]:
+    """Return what a graph of Dynamo's is called with anew each time: no parameters, no buffers."""
+    return [x for x in inputs if getattr(x, "_dynamo_static_input_type", None) is None]
 
 
 def _device_of(inputs: Sequence[Any]) -> str:
@@ -326,22 +305,23 @@ def apply_recipe(
             raise RecipeError(f"{text} (strict)")
         application.notes.append(f"tuned elsewhere: {difference}")
         warnings.warn(text, stacklevel=2)
-    if recipe.kind == "whole-program":
-        run = whole_program(model, recipe.plans[0].assignment[PROGRAM])
-    elif recipe.front_end == "thunder.jit":
-        tuner = _GraphTuner(recipe, strict=strict, application=application, transforms=transforms)
-        run = _JitRun(model, tuner)
-    else:
-        # Each input shape is a compilation of its own. Dynamo would give the model up after eight,
-        # and run it eagerly without a word.
-        limits = torch._dynamo.config
-        limits.recompile_limit = max(limits.recompile_limit, 64)
-        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 1024)
-        backend = TunedBackend(
-            recipe, strict=strict, application=application, transforms=transforms
+    lift_recompile_limits()
+    parts = recipe.by_shape
+    # One shape's whole-program back end may meet others: torch.compile then makes them dynamic.
+    dynamic = None if len(parts) == 1 else False
+
+    def make_run(part: Recipe) -> Callable[..., Any]:
+        if part.kind == "whole-program":
+            return whole_program(model, part.plans[0].assignment[PROGRAM], dynamic=dynamic)
+        return _ComposedRun(
+            model, part, strict=strict, application=application, transforms=transforms
         )
-        run = torch.compile(model, backend=backend, dynamic=False)
-    return TunedModel(model, run, application, strict=strict)
+
+    if len(parts) == 1 and recipe.kind == "composed":
+        run = make_run(recipe)
+    else:
+        run = ByShape(recipe, make_run, application, strict=strict)
+    return TunedModel(model, run, application)
 
 
 class TunedRecipe:

@@ -20,6 +20,18 @@ from thunder_tune.program.structure import analyse, describe
 _NO_LIMIT = 2**20
 
 
+def lift_recompile_limits() -> None:
+    """Let Dynamo compile a function for as many shapes and objects as it is called with.
+
+    The limit of eight is per code object: in a process that met a few models of one class, or one
+    model on a few shapes, Dynamo would run the next one, and any call that fits no graph, eagerly
+    without a word.
+    """
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _NO_LIMIT)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, _NO_LIMIT)
+
+
 def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph:
     """Turn one of Dynamo's graphs into an initial trace.
 
@@ -101,11 +113,7 @@ class DynamoFrontEnd:
             known.append((captured, torch.is_grad_enabled()))
             return captured
 
-        # The limit is per code object: in a process that captured a few models of one class,
-        # Dynamo would run the next one, and any call that fits no graph, eagerly without a word.
-        limits = torch._dynamo.config
-        limits.recompile_limit = max(limits.recompile_limit, _NO_LIMIT)
-        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, _NO_LIMIT)
+        lift_recompile_limits()
         entry = torch.compile(model, backend=back_end, dynamic=False)
         try:
             # A warning is no reason to break a graph: it comes after the graph instead.

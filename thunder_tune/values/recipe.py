@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from thunder_tune.errors import ConflictError
 from thunder_tune.values.codec import digest, to_data
 from thunder_tune.values.comparison import Verdict
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.trial import Accuracy
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 knew one plan, without `TunedPlan.tuning`."""
 TUNED = "tuned"
 """What a recipe is called beside baselines that it is measured with."""
 
@@ -61,6 +64,17 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeTuning:
+    """How one plan of several came about: the recipe's fields of these names, for that plan."""
+
+    source: ModelSource
+    kind: Literal["composed", "whole-program"]
+    fingerprint: Fingerprint
+    front_end: str = "dynamo"
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedPlan:
     """The choices for one input signature.
 
@@ -70,6 +84,7 @@ class TunedPlan:
         program_loose_hash: The same without shapes.
         assignment: Choices by dimension name.
         classes: Class id -> class id without shapes, to carry choices to another shape.
+        tuning: Of this plan, where a recipe has several; None: what the recipe says.
     """
 
     signature: str
@@ -77,11 +92,15 @@ class TunedPlan:
     program_loose_hash: str
     assignment: Mapping[str, str]
     classes: Mapping[str, str] = field(default_factory=dict)
+    tuning: ShapeTuning | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A tuned program, data only: reading one imports and executes nothing.
+
+    With several plans, each says how it came about itself (`TunedPlan.tuning`), and what the
+    recipe says of source, kind, fingerprint, front end and evidence is that of the first.
 
     Attributes:
         model: Name of the model.
@@ -108,4 +127,69 @@ class Recipe:
     @property
     def digest(self) -> str:
         """Twelve hex digits that identify the content."""
-        return digest(to_data(self))[:12]
+        data = to_data(self)
+        for plan in data["plans"]:
+            if plan["tuning"] is None:  # the field is younger than many a digest
+                del plan["tuning"]
+        return digest(data)[:12]
+
+    @property
+    def by_shape(self) -> tuple[Recipe, ...]:
+        """The recipe of each plan alone, in order."""
+        if len(self.plans) == 1 and self.plans[0].tuning is None:
+            return (self,)
+        return tuple(self._alone(plan) for plan in self.plans)
+
+    def _alone(self, plan: TunedPlan) -> Recipe:
+        tuning = plan.tuning
+        if tuning is None:
+            return replace(self, plans=(plan,))
+        return replace(
+            self,
+            source=tuning.source,
+            kind=tuning.kind,
+            plans=(replace(plan, tuning=None),),
+            fingerprint=tuning.fingerprint,
+            front_end=tuning.front_end,
+            evidence=tuning.evidence,
+        )
+
+
+def with_all_shapes(recipes: Sequence[Recipe]) -> Recipe:
+    """Put recipes of one model for several input shapes together as one.
+
+    Args:
+        recipes: At least one; their order is that of the plans.
+
+    Raises:
+        ConflictError: They are of different models, policies or kinds of machine.
+    """
+    alone = [part for recipe in recipes for part in recipe.by_shape]
+    first = alone[0]
+    for other in alone[1:]:
+        for what, here, there in (
+            ("models", first.model, other.model),
+            ("policies", first.policy, other.policy),
+            ("machines", first.fingerprint.loose_key, other.fingerprint.loose_key),
+        ):
+            if here != there:
+                raise ConflictError(
+                    f"plans for {first.plans[0].signature} and {other.plans[0].signature} are of "
+                    f"different {what}: tune all shapes alike"
+                )
+    if len(alone) == 1:
+        return first
+    plans = tuple(
+        replace(
+            recipe.plans[0],
+            tuning=ShapeTuning(
+                source=recipe.source,
+                kind=recipe.kind,
+                fingerprint=recipe.fingerprint,
+                front_end=recipe.front_end,
+                evidence=recipe.evidence,
+            ),
+        )
+        for recipe in alone
+    )
+    return replace(first, plans=plans)
