@@ -70,7 +70,7 @@ def _is_alone(tensor: torch.Tensor) -> bool:
     """
     storage = tensor.untyped_storage()
     is_whole: bool = tensor.numel() * tensor.element_size() == storage.nbytes()
-    return is_whole and torch._C._storage_Use_Count(storage._cdata) <= _ALONE + 1
+    return is_whole and bool(torch._C._storage_Use_Count(storage._cdata) <= _ALONE + 1)
 
 
 def _fits(
