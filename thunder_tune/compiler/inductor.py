@@ -8,16 +8,20 @@ microseconds of host time for each would be most of a small model's call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.fx as fx
+from torch._dynamo.source import ConstantSource
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
-from torch._guards import TracingContext
+from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatefulSymbolicContext
 
 from thunder_tune.compiler.inductor_options import choosing
 
@@ -89,13 +93,32 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Mapping[str,
     patches: Any = dict(options) or None
     # An entry of AOTAutograd's cache would bring its own wrappers, and nothing to `keep`.
     caches = functorch_config.patch(_NO_AUTOGRAD_CACHE)
-    with torch.no_grad(), caches, choosing(options):
+    with torch.no_grad(), caches, choosing(options), _static_shapes(inputs):
         whole = cast(
             "Callable[..., Any]",  # its other types are for code made ahead of time
             compile_fx(graph, list(inputs), inner_compile=keep, config_patches=patches),
         )
     run = bare[0] if len(bare) == 1 else lambda values: whole(*values)
     return Compiled(run, "\n".join(filter(None, sources)))
+
+
+def _static_shapes(inputs: Sequence[Any]) -> AbstractContextManager[Any]:
+    """Compile for these very shapes, in a context that lets Inductor keep its code on disk.
+
+    Its cache refuses graphs without an environment of symbolic shapes. A number would become a
+    symbol in one, so graphs that take numbers go without.
+    """
+    if not all(isinstance(x, torch.Tensor) for x in inputs):
+        return nullcontext()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    context = TracingContext(mode)
+    for i, x in enumerate(inputs):
+        context.tensor_to_context[x] = StatefulSymbolicContext(
+            dynamic_sizes=[DimDynamic.STATIC] * x.dim(),
+            tensor_source=ConstantSource(f"input_{i}"),
+            shape_env_to_source_to_symbol_cache={},
+        )
+    return tracing(context)
 
 
 def _is_plain(metadata: ViewAndMutationMeta) -> bool:

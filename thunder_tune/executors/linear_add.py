@@ -69,18 +69,16 @@ def _is_alone(tensor: torch.Tensor) -> bool:
     The view that the caller has just made of it counts as one more reference.
     """
     storage = tensor.untyped_storage()
-    is_whole: bool = tensor.numel() * tensor.element_size() == storage.nbytes()
-    return is_whole and bool(torch._C._storage_Use_Count(storage._cdata) <= _ALONE + 1)
+    is_whole = tensor.numel() * tensor.element_size() == storage.nbytes()
+    return bool(is_whole and torch._C._storage_Use_Count(storage._cdata) <= _ALONE + 1)
 
 
 def _fits(
     x: TensorProxy, weight: TensorProxy, residual: TensorProxy, may_overwrite: bool = False
 ) -> bool:
-    return (
-        x.ndim >= 2
-        and residual.ndim == x.ndim
-        and x.dtype == weight.dtype == residual.dtype
-        and dtypes.is_float_dtype(x.dtype)
+    is_one_type = x.dtype == weight.dtype == residual.dtype
+    return bool(x.ndim >= 2 and residual.ndim == x.ndim and is_one_type) and bool(
+        dtypes.is_float_dtype(x.dtype)
     )
 
 
