@@ -1,1 +1,1 @@
-"""The web application's place: it will show what the database holds; nothing is here yet."""
+"""The web application: it shows what the database holds, and changes nothing."""

@@ -9,6 +9,7 @@ import typer
 from thunder_tune.__about__ import __version__
 from thunder_tune.cli import (
     bench_command,
+    dashboard_command,
     doctor_command,
     explain_command,
     repro_command,
@@ -42,6 +43,7 @@ app.command("bench")(bench_command.bench)
 app.command("verify")(verify_command.verify)
 app.command("repro")(repro_command.repro)
 app.command("explain")(explain_command.explain)
+app.command("dashboard")(dashboard_command.dashboard)
 app.command("doctor")(doctor_command.doctor)
 db.command("upgrade")(study_commands.upgrade)
 

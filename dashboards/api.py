@@ -1,0 +1,170 @@
+"""The JSON API: everything that pages show, described by OpenAPI at /api/openapi.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import StreamingResponse
+from starlette.responses import Response
+
+from thunder_tune.dashboards import documents, insight, trial_table
+from thunder_tune.dashboards.events import events
+from thunder_tune.dashboards.responses import SafeJson
+from thunder_tune.dashboards.source import Source, progress
+from thunder_tune.errors import NotFoundError
+from thunder_tune.storage.listing import summary_document
+from thunder_tune.values.documents import program_document
+from thunder_tune.values.space import describe
+
+Document = dict[str, Any]
+Name = Annotated[str, Path(description="Name of a study.", max_length=200)]
+Number = Annotated[int, Path(description="Number of a trial in its study.", ge=0, le=2**31 - 1)]
+Digest = Annotated[str, Path(description="Digest of a recipe.", pattern="^[0-9a-f]{12}$")]
+SortKey = Literal[
+    "number", "latency", "error", "memory", "first_call", "program", "state", "failure"
+]
+State = Literal["", "complete", "failed", "pruned"]
+Role = Literal["", "search", "baseline"]
+
+router = APIRouter(
+    prefix="/api",
+    default_response_class=SafeJson,
+    responses={
+        404: {"description": "There is no such study, trial or recipe."},
+        503: {"description": "The database cannot be read."},
+    },
+)
+
+
+def source_of(request: Request) -> Source:
+    """Return what a request reads from."""
+    source: Source = request.app.state.source
+    return source
+
+
+@router.get("/studies")
+def studies(request: Request) -> Document:
+    """List all studies, newest first."""
+    database = source_of(request).database
+    return {
+        "storage": database.shown_url,
+        "studies": [summary_document(s) for s in database.studies()],
+    }
+
+
+@router.get("/studies/{name}")
+def study(request: Request, name: Name) -> Document:
+    """Tell where a study stands, what it was asked and what a worker found out."""
+    source = source_of(request)
+    record = source.database.study(name)
+    summary = next(s for s in source.database.studies() if s.name == name)
+    how_far = progress(record, source.tables.of(name))
+    found = source.database.description(name)
+    return documents.study_document(summary_document(summary), record, how_far, found)
+
+
+@router.get("/studies/{name}/events", response_class=StreamingResponse)
+def study_events(request: Request, name: Name) -> Response:
+    """Stream a `progress` event whenever a study changes, until it no longer runs."""
+    source = source_of(request)
+    source.database.study(name)
+    return StreamingResponse(events(source.database, name), media_type="text/event-stream")
+
+
+@router.get("/studies/{name}/trials")
+def trials(
+    request: Request,
+    name: Name,
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    size: Annotated[int, Query(ge=1, le=500)] = 50,
+    sort: SortKey = "number",
+    descending: bool = False,
+    state: State = "",
+    role: Role = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> Document:
+    """Return one page of a study's trials; `text` is looked for in program, failure and worker."""
+    source = source_of(request)
+    query = trial_table.Query(
+        sort=sort,
+        descending=descending,
+        state=state,
+        role=role,
+        text=text,
+        page=page,
+        size=size,
+    )
+    rows, total = trial_table.select(source.tables.of(name), query)
+    records = {t.number: t for t in source.database.trials(name, numbers=[r.number for r in rows])}
+    return {
+        "study": name,
+        "total": total,
+        "page": page,
+        "size": size,
+        "trials": [documents.trial_row(records[r.number]) for r in rows if r.number in records],
+    }
+
+
+@router.get("/studies/{name}/trials/{number}")
+def trial(request: Request, name: Name, number: Number) -> Document:
+    """Return a trial with every repeat."""
+    return documents.trial_details(source_of(request).trial(name, number))
+
+
+@router.get("/studies/{name}/failures")
+def failures(request: Request, name: Name) -> Document:
+    """Group a study's failures by cause, with an example of each."""
+    source = source_of(request)
+    groups = insight.failures(source.tables.of(name))
+    first = [group.numbers[0] for group in groups]
+    examples = {t.number: t.result.failure for t in source.database.trials(name, numbers=first)}
+    found = []
+    for group in groups:
+        example = examples.get(group.numbers[0])
+        message, log = (example.message, example.log) if example else (group.cause, "")
+        found.append(documents.failure_document(group, message, log))
+    return {"study": name, "failures": found}
+
+
+@router.get("/studies/{name}/importance")
+def importance(request: Request, name: Name) -> Document:
+    """Tell how much of the latency's variance each dimension explains, and by which choice."""
+    found = insight.effects(source_of(request).tables.of(name))
+    return {"study": name, "dimensions": [documents.effect_document(e) for e in found]}
+
+
+@router.get("/studies/{name}/program")
+def program(request: Request, name: Name) -> Document:
+    """Return the captured program and the search space."""
+    found = source_of(request).database.description(name)
+    if found is None:
+        raise NotFoundError(f"study {name!r} has no program yet: no worker has captured it")
+    return {"program": program_document(found.program), "dimensions": describe(found.space)}
+
+
+@router.get("/studies/{name}/comparison")
+def comparison(request: Request, name: Name) -> Document:
+    """Return the last confirmation of a study: null before the first."""
+    found = source_of(request).database.comparison(name)
+    return {"study": name, "comparison": found and documents.comparison_document(found)}
+
+
+@router.get("/recipes")
+def recipes(request: Request) -> Document:
+    """List all recipes, newest first."""
+    found = source_of(request).database.recipes()
+    return {"recipes": [documents.recipe_document(recipe) for recipe in found]}
+
+
+@router.get("/recipes/{digest}")
+def recipe(request: Request, digest: Digest) -> Document:
+    """Return one recipe."""
+    return documents.recipe_document(source_of(request).recipe(digest))
+
+
+@router.get("/machines")
+def machines(request: Request) -> Document:
+    """List the machines that results were measured on."""
+    found = source_of(request).database.machines()
+    return {"machines": [documents.machine_document(machine) for machine in found]}

@@ -1,0 +1,1 @@
+"""Charts as SVG, drawn on the server: no script, no style attribute, colours by class."""

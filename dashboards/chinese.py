@@ -1,0 +1,3 @@
+"""The Chinese words of pages, by the English ones."""
+
+CHINESE: dict[str, str] = {}
