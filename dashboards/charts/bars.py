@@ -20,10 +20,10 @@ from thunder_tune.dashboards.charts.drawing import (
 )
 from thunder_tune.dashboards.formatting import interval, milliseconds, percent, seconds
 
-WIDTH = 720.0
-ROW = 28.0
-LABELS = 220.0
-RIGHT = 640.0
+WIDTH = 600.0
+ROW = 26.0
+LABELS = 200.0
+RIGHT = 528.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from thunder_tune.dashboards.charts.drawing import Translate, group, line, pictu
 from thunder_tune.values.plan import Plan
 from thunder_tune.values.program import Program
 
-WIDTH = 720.0
+WIDTH = 1182.0
 CELL = 14.0
 STEP = 16.0
-PER_ROW = 45
+PER_ROW = 74
 TONES = 8
 MOST_OPS = 6000
 

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from thunder_tune.dashboards.charts.drawing import Translate, axes, line, picture, scale, tag
 from thunder_tune.dashboards.formatting import milliseconds
 
-WIDTH, HEIGHT = 720.0, 200.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 704.0, 28.0, 152.0
+WIDTH, HEIGHT = 600.0, 200.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 588.0, 28.0, 152.0
 MOST = 600
 
 

@@ -11,7 +11,6 @@ from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts.drawing import (
     Translate,
     axes,
-    group,
     line,
     link,
     picture,
@@ -23,8 +22,9 @@ from thunder_tune.dashboards.formatting import memory, milliseconds, ratio
 from thunder_tune.dashboards.trial_table import ABSENT, TrialTable
 from thunder_tune.storage import TrialOutline
 
-WIDTH, HEIGHT = 720.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 704.0, 28.0, 256.0
+WIDTH, HEIGHT = 600.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 588.0, 28.0, 256.0
+WIDE = 1180.0
 POINTS = 1500
 """Points of one chart: of more trials, evenly chosen ones are drawn."""
 LINES = 160
@@ -50,7 +50,7 @@ def history(table: TrialTable, link_to: LinkTo, _: Translate) -> Markup | None:
         at = y(baseline.latency_ms)
         parts.append(line(LEFT, at, RIGHT, at, "reference"))
         words = f"{_('best baseline')}: {insight.program_of(baseline)}"
-        parts.append(text(RIGHT, at - 6, words, anchor="end", kind="note"))
+        parts.append(text(LEFT + 4, at - 6, words, kind="note"))
     points = [(x(r.number), y(r.latency_ms or 0.0)) for r in steps]
     path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
     path += "".join(f"H{px:.1f}V{py:.1f}" for px, py in points[1:]) + f"H{RIGHT:.1f}"
@@ -107,39 +107,33 @@ def parallel(
     ][:LINES]
     if not rows:
         return None
-    gap = (RIGHT - LEFT - 60) / (len(names) - 1)
-    height = 360.0
+    first, gap = 90.0, (WIDE - 240.0) / (len(names) - 1)
+    height = 320.0
     place: dict[tuple[str, int], float] = {}
-    parts = []
+    parts, labels = [], []
     for i, name in enumerate(names):
-        at = LEFT + 30 + i * gap
-        parts.append(line(at, 56, at, height - 24, "axis"))
-        parts.append(text(at, 38 - 18 * (i % 2), _short(name, 22), anchor="middle", kind="tick"))
+        at = first + i * gap
+        parts.append(line(at, 32, at, height - 8, "axis"))
+        labels.append(text(at, 18, _short(name, 22), anchor="middle", kind="tick"))
         used = sorted({table.codes[name][position[r.number]] for r in rows})
         for k, code in enumerate(used):
-            y = 56 + (height - 80) * (k + 0.5) / len(used)
+            y = 32 + (height - 40) * (k + 0.5) / len(used)
             place[name, code] = y
             parts.append(line(at - 3, y, at + 3, y, "axis"))
+            labels.append(
+                text(at + 7, y - 5, _short(table.choices[name][code], 18), kind="choice")
+            )
     for order in range(len(rows) - 1, -1, -1):
         row = rows[order]
         at_row = position[row.number]
         points = " ".join(
-            f"{LEFT + 30 + i * gap:.1f},{place[n, table.codes[n][at_row]] + _jitter(order):.1f}"
+            f"{first + i * gap:.1f},{place[n, table.codes[n][at_row]] + _jitter(order):.1f}"
             for i, n in enumerate(names)
         )
-        shade = min(SHADES - 1, order * SHADES // max(1, len(rows)))
+        shade = min(SHADES - 1, order * SHADES // len(rows))
         drawn = tag("polyline", _title(row), points=points, class_=f"strand shade{shade}")
         parts.append(link(link_to(row.number), drawn))
-    parts.extend(
-        text(
-            LEFT + 36 + names.index(name) * gap,
-            y - 4,
-            _short(table.choices[name][code], 14),
-            kind="choice",
-        )
-        for (name, code), y in place.items()
-    )
-    return picture(WIDTH, height, _("Choices of the fastest trials"), group(parts))
+    return picture(WIDE, height, _("Choices of the fastest trials"), *parts, *labels)
 
 
 def _jitter(order: int) -> float:

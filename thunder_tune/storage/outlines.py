@@ -148,7 +148,7 @@ def machines(session: Session) -> list[Machine]:
     )
     for key, name, trials, last in session.execute(query):
         at = session.scalars(select(TrialRow.created_at).where(TrialRow.id == last)).one()
-        used.setdefault(key, []).append((name, trials, at))
+        used.setdefault(key or "", []).append((name, trials, at))
     found = [
         Machine(
             fingerprint=documents.value(Fingerprint, documents.decode(row.document)),
