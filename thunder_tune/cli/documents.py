@@ -90,6 +90,49 @@ def run_document(
     }
 
 
+def shapes_document(
+    name: str,
+    outcomes: Sequence[Outcome],
+    specs: Sequence[StudySpec],
+    *,
+    baselines: Sequence[Mapping[str, TrialResult]],
+    best: Recipe | None,
+    composed: Recipe | None,
+    paths: Mapping[str, str],
+) -> Document:
+    """Return the object of `thunder-tune run --shapes`.
+
+    Args:
+        name: Of the run.
+        outcomes: How the studies of the shapes ended, as far as they were run.
+        specs: Of all shapes.
+        baselines: For each outcome, as in `run_document`.
+        best: The recipe of the best programs, or None.
+        composed: That of the best composed programs, or None.
+        paths: Paths of the recipe files by digest.
+    """
+    shapes = []
+    for outcome, spec, measured in zip(outcomes, specs, baselines, strict=False):
+        found = outcome.description
+        shapes.append(
+            {
+                "batch_size": spec.setting.source.batch_size,
+                "seq_len": spec.setting.source.seq_len,
+                "inputs": found.signature if found and found.failure is None else None,
+                **run_document(outcome, spec, baselines=measured, recipes={}),
+            }
+        )
+    errors = [f"{o.study}: {o.error}" for o in outcomes if o.error]
+    return {
+        "study": name,
+        "recipe": paths.get(best.digest) if best else None,
+        "digest": best.digest if best else None,
+        "composed_recipe": paths.get(composed.digest) if composed else None,
+        "shapes": shapes,
+        "error": "; ".join(errors) or None,
+    }
+
+
 def winner_document(winner: Winner | None, recipes: Mapping[str, str]) -> Document | None:
     """Return a winner, or None where there is none."""
     if winner is None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from platformdirs import user_data_dir
 from thunder_tune.cli.durations import seconds_of
 from thunder_tune.errors import InputError
 from thunder_tune.values.job import Setting
+from thunder_tune.values.shapes import parse_shapes, study_of_shape
 from thunder_tune.values.source import DEVICES, Mode, ModelSource
 from thunder_tune.values.study import StudySpec
 
@@ -27,6 +29,7 @@ class ModelFlags:
     device: str | None = None
     dtype: str | None = None
     batch_size: int | None = None
+    shapes: str | None = None
     seq_len: int | None = None
     mode: str | None = None
     policies: tuple[str, ...] = ()
@@ -144,12 +147,13 @@ def _preset(name: str | None, mode: Mode) -> str:
     return name
 
 
-def study_name(source: ModelSource) -> str:
-    """Make up the name of a study: what it tunes, and a stamp."""
+def study_name(source: ModelSource, *, has_one_shape: bool = True) -> str:
+    """Make up the name of a study, or of a run over several shapes: what it tunes, and a stamp."""
     model = re.sub(r"[^\w.-]+", ".", source.name)
     mode = "-train" if source.mode == "train" else ""
     stamp = time.strftime("%m%d-%H%M%S")
-    return f"{model}-{source.device}-{source.dtype}-b{source.batch_size}{mode}-{stamp}"
+    batch = f"-b{source.batch_size}" if has_one_shape else ""
+    return f"{model}-{source.device}-{source.dtype}{batch}{mode}-{stamp}"
 
 
 def log_folder_of(study: str) -> str:
@@ -170,6 +174,47 @@ def new_spec(name: str | None, flags: ModelFlags, budget: BudgetFlags) -> StudyS
         seed=flags.seed or 0,
         workers=_workers(budget.workers),
     )
+
+
+def new_specs(
+    name: str | None, flags: ModelFlags, budget: BudgetFlags
+) -> tuple[str, tuple[StudySpec, ...]]:
+    """Build the specification of a study, or of one for each of several shapes.
+
+    Returns:
+        The name of it all, and the specifications: with shapes, from small to large, the time
+        divided evenly; their trials are those of each.
+
+    Raises:
+        InputError: A shape is written in another way, or a flag says what shapes say; and as in
+            `setting_of`.
+    """
+    if flags.shapes is None:
+        spec = new_spec(name, flags, budget)
+        return spec.name, (spec,)
+    shapes = parse_shapes(flags.shapes)
+    if flags.batch_size is not None:
+        raise InputError("--batch-size and --shapes both say the batch size: give one of them")
+    if flags.seq_len is not None and shapes[0].seq_len:
+        raise InputError("--seq-len and --shapes both say the sequence length: give one of them")
+    of_shape = [
+        replace(flags, shapes=None, batch_size=s.batch_size, seq_len=s.seq_len or flags.seq_len)
+        for s in shapes
+    ]
+    name = name or study_name(setting_of(of_shape[0]).source, has_one_shape=False)
+    specs = [
+        new_spec(study_of_shape(name, shape), its_flags, budget)
+        for shape, its_flags in zip(shapes, of_shape, strict=True)
+    ]
+    return name, divided(specs, budget)
+
+
+def divided(specs: Sequence[StudySpec], budget: BudgetFlags) -> tuple[StudySpec, ...]:
+    """Divide a time budget that the user gave for all among the studies of several shapes."""
+    if budget.time_budget is None:
+        return tuple(specs)
+    share_s = seconds_of(budget.time_budget) / len(specs)
+    return tuple(replace(spec, time_budget_s=share_s) for spec in specs)
 
 
 def resumed_spec(stored: StudySpec, flags: ModelFlags, budget: BudgetFlags) -> StudySpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,23 +15,19 @@ from thunder_tune.cli.documents import run_document, space_document
 from thunder_tune.cli.durations import text_of
 from thunder_tune.cli.estimate import estimated_s
 from thunder_tune.cli.recipe_paths import check_writable, composed_path, default_path
-from thunder_tune.cli.request import BudgetFlags, ModelFlags, new_spec, resumed_spec
+from thunder_tune.cli.reports import print_outcome, search_baselines
+from thunder_tune.cli.request import BudgetFlags, ModelFlags, divided, new_specs, resumed_spec
+from thunder_tune.cli.run_shapes import run_shapes
 from thunder_tune.cli.study_commands import resume_command
 from thunder_tune.errors import InputError
 from thunder_tune.recipes import write_recipe
-from thunder_tune.values.documents import failure_groups
-from thunder_tune.values.study import Outcome, StudySpec, Winner
-from thunder_tune.values.trial import TrialResult
+from thunder_tune.values.documents import Document
+from thunder_tune.values.recipe import TunedPlan
+from thunder_tune.values.shapes import studies_by_shape
+from thunder_tune.values.study import Outcome, StudySpec
 
 if TYPE_CHECKING:
     from thunder_tune.storage import Database
-
-_ENDINGS = {
-    "time": "ended by the time budget",
-    "exhausted": "no other plan is left",
-    "interrupted": "interrupted",
-}
-"""Why a search ended before the trials asked for; a failure is told by its error."""
 
 
 def run(
@@ -49,6 +45,15 @@ def run(
     device: options.Device = None,
     dtype: options.Dtype = None,
     batch_size: options.BatchSize = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            "--shapes",
+            metavar="1,8,64",
+            help="Batch sizes, as 1,8,64, or with sequence lengths, as 1x128,8x512: a study for "
+            "each and one recipe for all.",
+        ),
+    ] = None,
     seq_len: options.SeqLen = None,
     mode: options.Mode = None,
     policy: options.Policies = None,
@@ -74,6 +79,7 @@ def run(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        shapes=shapes,
         seq_len=seq_len,
         mode=mode,
         policies=tuple(policy or ()),
@@ -85,21 +91,49 @@ def run(
     budget = BudgetFlags(trials=trials, time_budget=time_budget, workers=workers)
     if model is None and study is None:
         raise InputError("--model is missing: name a model of `thunder-tune models` or a factory")
-    spec = None if model is None else new_spec(study, flags, budget)
+    new = None if model is None else new_specs(study, flags, budget)
     with services.database(storage) as database:
-        if spec is None:
-            spec = resumed_spec(database.study(study or "").spec, flags, budget)
-        path = out or default_path(spec.setting.source.name)
+        name, specs = new or _resumed(study or "", database, flags, budget)
+        path = out or default_path(specs[0].setting.source.name)
         check_writable(path)
         if dry_run:
-            return _dry_run(spec, database, as_json)
+            return _dry_run(specs, database, as_json)
+        if [spec.name for spec in specs] != [name]:
+            return run_shapes(
+                name,
+                specs,
+                database,
+                lambda spec, others: _tune(spec, database, ray_address, others),
+                has_new_budget=trials is not None or time_budget is not None,
+                path=path,
+                storage=storage,
+                as_json=as_json,
+            )
+        (spec,) = specs
         outcome = _tune(spec, database, ray_address)
         paths = _write_recipes(outcome, database, path)
         _report(outcome, spec, database, paths, storage=storage, as_json=as_json)
     return exits.status_of(outcome)
 
 
-def _tune(spec: StudySpec, database: Database, ray_address: str | None) -> Outcome:
+def _resumed(
+    name: str, database: Database, flags: ModelFlags, budget: BudgetFlags
+) -> tuple[str, tuple[StudySpec, ...]]:
+    """Return the stored study of a name, or those of a run over several shapes."""
+    names = [summary.name for summary in database.studies()]
+    studies = () if name in names else studies_by_shape(name, names)
+    if not studies:
+        return name, (resumed_spec(database.study(name).spec, flags, budget),)
+    stored = [database.study(study).spec for study in studies]
+    return name, divided([resumed_spec(spec, flags, budget) for spec in stored], budget)
+
+
+def _tune(
+    spec: StudySpec,
+    database: Database,
+    ray_address: str | None,
+    others: Sequence[TunedPlan] = (),
+) -> Outcome:
     from thunder_tune.cli.progress import observing
     from thunder_tune.cli.tables import console
     from thunder_tune.study import run_study
@@ -110,7 +144,7 @@ def _tune(spec: StudySpec, database: Database, ray_address: str | None) -> Outco
         observing(stderr, title) as observer,
         services.pool(spec.setting, workers=spec.workers, ray_address=ray_address) as pool,
     ):
-        return run_study(spec, pool=pool, database=database, observer=observer)
+        return run_study(spec, pool=pool, database=database, observer=observer, others=others)
 
 
 def _write_recipes(outcome: Outcome, database: Database, path: Path) -> dict[str, str]:
@@ -137,14 +171,7 @@ def _report(
     """Print tables, where the recipe is, and how to go on; with --json all that on stderr."""
     from thunder_tune.cli import tables
 
-    results = [record.result for record in database.trials(spec.name)]
-    screen = tables.console(stderr=as_json)
-    if outcome.comparison is not None:
-        screen.print(tables.confirmed(outcome.comparison, outcome.top))
-    if groups := failure_groups(results):
-        screen.print(tables.failures(groups))
-    for line in _closing(outcome, paths):
-        screen.print(line, soft_wrap=True)
+    print_outcome(tables.console(stderr=as_json), outcome, database, paths)
     stderr = tables.console(stderr=True)
     if outcome.state == "interrupted":
         again = resume_command(spec.name, storage)
@@ -152,40 +179,20 @@ def _report(
     elif outcome.error:
         stderr.print(f"error: {' '.join(outcome.error.split())}", soft_wrap=True)
     if as_json:
-        document = run_document(outcome, spec, baselines=_baselines(results), recipes=paths)
+        baselines = search_baselines(database, outcome.study)
+        document = run_document(outcome, spec, baselines=baselines, recipes=paths)
         print(json.dumps(document, allow_nan=False))
 
 
-def _baselines(results: list[TrialResult]) -> dict[str, TrialResult]:
-    from thunder_tune.study.baselines import baseline_name
-
-    return {baseline_name(r): r for r in results if r.role == "baseline"}
-
-
-def _closing(outcome: Outcome, paths: Mapping[str, str]) -> list[str]:
-    counts = outcome.counts
-    ended = f", {_ENDINGS[outcome.stopped]}" if outcome.stopped in _ENDINGS else ""
-    lines = [
-        f"trials: {counts.complete} complete, {counts.failed} failed, {counts.pruned} pruned "
-        f"of {counts.requested}{ended}"
-    ]
-    named: list[tuple[str, Winner | None]] = [("best", outcome.best)]
-    if outcome.best_composed != outcome.best:
-        named.append(("best composed", outcome.best_composed))
-    for label, winner in named:
-        if winner is None:
-            continue
-        lo, hi = winner.speedup_ci95
-        lines.append(
-            f"{label}: {winner.standing.name} ({winner.kind}), {winner.verdict}: "
-            f"{winner.speedup:.3f}x the best baseline ({lo:.3f}-{hi:.3f})"
-        )
-        if winner.digest in paths:
-            lines.append(f"recipe: {paths[winner.digest]}")
-    return lines
+def _dry_run(specs: Sequence[StudySpec], database: Database, as_json: bool) -> int:
+    estimates = [_estimate(spec, database, as_json=as_json) for spec in specs]
+    if as_json:
+        (first, *others) = estimates
+        print(json.dumps({"shapes": estimates} if others else first, allow_nan=False))
+    return exits.DONE
 
 
-def _dry_run(spec: StudySpec, database: Database, as_json: bool) -> int:
+def _estimate(spec: StudySpec, database: Database, *, as_json: bool) -> Document:
     from thunder_tune.cli import tables
 
     description = services.description_of(replace(spec.setting, log_folder=""))
@@ -202,12 +209,12 @@ def _dry_run(spec: StudySpec, database: Database, as_json: bool) -> int:
     screen = tables.console(stderr=as_json)
     screen.print(tables.dimensions(description))
     basis = f"by {len(past)} earlier results" if past else "a guess by the number of ops"
-    screen.print(f"estimated: {text_of(seconds)} for {spec.trials} trials ({basis})")
-    if as_json:
-        document = {
-            **space_document(description),
-            "trials": spec.trials,
-            "estimated_minutes": round(seconds / 60, 1),
-        }
-        print(json.dumps(document, allow_nan=False))
-    return exits.DONE
+    screen.print(
+        f"estimated: {text_of(seconds)} for {spec.trials} trials of {description.signature} "
+        f"({basis})"
+    )
+    return {
+        **space_document(description),
+        "trials": spec.trials,
+        "estimated_minutes": round(seconds / 60, 1),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +15,13 @@ from thunder_tune.cli.recipe_paths import check_writable, default_path
 from thunder_tune.errors import NotFoundError
 from thunder_tune.recipes import write_recipe
 from thunder_tune.values.codec import to_data
-from thunder_tune.values.documents import failure_groups
+from thunder_tune.values.documents import Document, failure_groups
 from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.shapes import run_of_study, studies_by_shape
 from thunder_tune.values.space import COMPOSED, PROGRAM
 
 if TYPE_CHECKING:
-    from thunder_tune.storage import Database, StudySummary
+    from thunder_tune.storage import Database, TrialRecord
 
 
 def studies(storage: options.Storage = None, as_json: options.Json = False) -> int:
@@ -67,15 +69,28 @@ def status(
 ) -> int:
     """Say where a study stands."""
     from thunder_tune.cli import tables
-    from thunder_tune.storage.listing import summary_document
 
     with services.database(storage) as database:
-        summary = _find(database, study)
-        record = database.study(summary.name)
-        trials = database.trials(summary.name, "search")
+        asked = study or run_of_study(_newest(database))
+        documents = [_status(database, name) for name in _studies_of(database, asked)]
+    if as_json:
+        print(json.dumps(_one_or_several(asked, documents)))
+        return exits.DONE
+    for document in documents:
+        for line in _status_lines(document, storage):
+            tables.console().print(line, soft_wrap=True)
+    return exits.DONE
+
+
+def _status(database: Database, name: str) -> Document:
+    from thunder_tune.storage.listing import summary_document
+
+    record = database.study(name)  # names close ones where it does not exist
+    summary = next(s for s in database.studies() if s.name == name)
+    trials = database.trials(name, "search")
     states = Counter(t.result.state for t in trials)
     kinds = Counter(t.result.failure.kind for t in trials if t.result.failure)
-    document = {
+    return {
         **summary_document(summary),
         "requested": record.spec.trials,
         "complete": states["complete"],
@@ -84,26 +99,32 @@ def status(
         "failed_by_kind": dict(kinds),
         "error": record.error or None,
     }
-    if as_json:
-        print(json.dumps(document))
-        return exits.DONE
-    failed = ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+
+
+def _status_lines(status: Document, storage: str | None) -> list[str]:
+    from thunder_tune.cli.tables import milliseconds
+
+    kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(status["failed_by_kind"].items()))
     lines = [
-        f"study {summary.name}: {summary.state}",
-        f"trials: {len(trials)} of {record.spec.trials}: {states['complete']} complete, "
-        f"{states['failed']} failed{f' ({failed})' if failed else ''}, {states['pruned']} pruned",
-        f"best: {tables.milliseconds(summary.best_ms)} ms, best baseline "
-        f"{tables.milliseconds(summary.best_baseline_ms)} ms (search-time, not confirmed)",
+        f"study {status['name']}: {status['state']}",
+        f"trials: {status['trials']} of {status['requested']}: {status['complete']} complete, "
+        f"{status['failed']} failed{f' ({kinds})' if kinds else ''}, {status['pruned']} pruned",
+        f"best: {milliseconds(status['best_ms'])} ms, best baseline "
+        f"{milliseconds(status['best_baseline_ms'])} ms (search-time, not confirmed)",
     ]
-    if record.error:
-        lines.append(f"last error: {record.error}")
-    if summary.state != "done":
-        again = resume_command(summary.name, storage)
-        is_said = "to go on" if summary.state != "running" else "to go on should it be dead"
+    if status["error"]:
+        lines.append(f"last error: {status['error']}")
+    if status["state"] != "done":
+        again = resume_command(run_of_study(status["name"]), storage)
+        is_said = "to go on" if status["state"] != "running" else "to go on should it be dead"
         lines.append(f"{is_said}: {again}")
-    for line in lines:
-        tables.console().print(line, soft_wrap=True)
-    return exits.DONE
+    return lines
+
+
+def _one_or_several(name: str, documents: list[Document]) -> Document:
+    """Return a study's document, or those of a run over several shapes."""
+    (first, *others) = documents
+    return {"study": name, "shapes": documents} if others else first
 
 
 def best(
@@ -116,18 +137,27 @@ def best(
 
     with services.database(storage) as database:
         recipe = newest_recipe(database, study)
-        comparison = database.comparison(study)
+        comparisons = {
+            part.digest: database.comparison(part.evidence.study)
+            for part in recipe.by_shape
+            if part.evidence is not None
+        }
     if as_json:
         print(json.dumps({**to_data(recipe), "digest": recipe.digest}, allow_nan=False))
         return exits.DONE
     screen = tables.console()
-    if recipe.evidence is not None:
-        screen.print(tables.verdict(recipe), soft_wrap=True)
-    if comparison is not None:
-        screen.print(tables.confirmed(comparison, ()))
-    for plan in recipe.plans:
-        made = tables.table(f"Choices for {plan.signature}", "dimension", "choice")
-        for name, choice in plan.assignment.items():
+    parts = recipe.by_shape
+    if len(parts) > 1:
+        inputs = ", ".join(plan.signature for plan in recipe.plans)
+        screen.print(f"recipe {recipe.digest} for {inputs}", soft_wrap=True)
+    for part in parts:
+        if part.evidence is not None:
+            screen.print(tables.verdict(part), soft_wrap=True)
+        comparison = comparisons.get(part.digest)
+        if comparison is not None:
+            screen.print(tables.confirmed(comparison, ()))
+        made = tables.table(f"Choices for {part.plans[0].signature}", "dimension", "choice")
+        for name, choice in part.plans[0].assignment.items():
             made.add_row(name, choice)
         screen.print(made)
     return exits.DONE
@@ -139,27 +169,41 @@ def show(
     as_json: options.Json = False,
 ) -> int:
     """Print the trials of a study, and its failures by cause."""
-    from thunder_tune.cli import tables
+    with services.database(storage) as database:
+        found = [
+            (name, database.study(name).state, database.trials(name))
+            for name in _studies_of(database, study)
+        ]
+    if as_json:
+        documents = [_study_document(*one) for one in found]
+        print(json.dumps(_one_or_several(study, documents)))
+        return exits.DONE
+    for one in found:
+        _show(*one)
+    return exits.DONE
+
+
+def _study_document(study: str, state: str, trials: Sequence[TrialRecord]) -> Document:
     from thunder_tune.storage.listing import trial_document
 
-    with services.database(storage) as database:
-        record, trials = database.study(study), database.trials(study)
     groups = failure_groups([t.result for t in trials])
-    if as_json:
-        document = {
-            "study": study,
-            "state": record.state,
-            "trials": [trial_document(t) for t in trials],
-            "failures": [
-                {"kind": f.kind, "message": f.message, "times": n, "log": f.log or None}
-                for f, n in groups
-            ],
-        }
-        print(json.dumps(document))
-        return exits.DONE
+    return {
+        "study": study,
+        "state": state,
+        "trials": [trial_document(t) for t in trials],
+        "failures": [
+            {"kind": f.kind, "message": f.message, "times": n, "log": f.log or None}
+            for f, n in groups
+        ],
+    }
+
+
+def _show(study: str, state: str, trials: Sequence[TrialRecord]) -> None:
+    from thunder_tune.cli import tables
+
     numbers = ("number", "latency ms", "95 % interval", "error", "first call s")
     made = tables.table(
-        f"Study {study}: {record.state}",
+        f"Study {study}: {state}",
         "number",
         "role",
         "state",
@@ -186,9 +230,8 @@ def show(
         )
     screen = tables.console()
     screen.print(made)
-    if groups:
+    if groups := failure_groups([t.result for t in trials]):
         screen.print(tables.failures(groups))
-    return exits.DONE
 
 
 def export(
@@ -229,28 +272,28 @@ def upgrade(storage: options.Storage = None) -> int:
 
 
 def newest_recipe(database: Database, study: str) -> Recipe:
-    """Return the recipe that a study's last confirmation found best.
+    """Return the recipe that a study, or a run over several shapes, found best.
 
     Raises:
         NotFoundError: There is no such study, or it has no recipe yet.
+        ConflictError: The shapes were tuned on different machines.
     """
-    state = database.study(study).state
-    recipes = database.recipes(study)
-    if not recipes:
-        raise NotFoundError(
-            f"study {study!r} ({state}) has no recipe yet: let it end with "
-            f"thunder-tune run --study {study}"
-        )
-    return recipes[0]
+    from thunder_tune.study import shapes
+
+    return shapes.newest_recipe(database, study)
 
 
-def _find(database: Database, study: str | None) -> StudySummary:
+def _studies_of(database: Database, name: str) -> tuple[str, ...]:
+    """Return a study's name, or those of the studies of a run over several shapes."""
+    names = [summary.name for summary in database.studies()]
+    return (name,) if name in names else studies_by_shape(name, names) or (name,)
+
+
+def _newest(database: Database) -> str:
     summaries = database.studies()
-    if study is None and not summaries:
+    if not summaries:
         raise NotFoundError(
             f"no study is stored in {database.shown_url} yet: start one with "
             "thunder-tune run --model NAME"
         )
-    name = study or summaries[0].name
-    database.study(name)  # names close ones where it does not exist
-    return next(s for s in summaries if s.name == name)
+    return summaries[0].name

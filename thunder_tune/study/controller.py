@@ -24,10 +24,12 @@ from thunder_tune.study.pool import WorkerPool
 from thunder_tune.study.recipes import make_recipe
 from thunder_tune.study.resume import check_resumable
 from thunder_tune.study.samplers import check_sampler
+from thunder_tune.study.shapes import carried, check_shapes_differ
 from thunder_tune.study.strategy import Strategy
 from thunder_tune.study.verdict import judge, measured
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import DescribeJob, Description
+from thunder_tune.values.recipe import TunedPlan
 from thunder_tune.values.study import Outcome, StudySpec, StudyState, TrialCounts, Winner
 from thunder_tune.values.trial import TrialResult
 
@@ -43,6 +45,7 @@ def run_study(
     database: Database,
     observer: Observer,
     clock: Clock = time.monotonic,
+    others: Sequence[TunedPlan] = (),
 ) -> Outcome:
     """Run a study, or go on with one of that name until it has the trials asked for.
 
@@ -55,19 +58,21 @@ def run_study(
         database: Where everything is stored.
         observer: Told what happens.
         clock: Source of time for budgets, in seconds.
+        others: Plans for other input shapes of the model: the search begins with them.
 
     Returns:
         The outcome, with state "failed" and a reason where nothing could be measured.
 
     Raises:
-        InputError: The sampler is unknown.
+        InputError: The sampler is unknown, or the inputs are those of one of `others`.
         ConflictError: The name belongs to a study of another model, setting, program or device.
         WorkerError: The pool is broken; the study is marked as failed and can be resumed.
         StorageError: The database cannot be written.
     """
     check_sampler(spec.sampler)
     database.create_study(spec)
-    return _Run(spec, pool=pool, database=database, observer=observer, clock=clock).run()
+    run = _Run(spec, pool=pool, database=database, observer=observer, clock=clock, others=others)
+    return run.run()
 
 
 class _Run:
@@ -81,8 +86,10 @@ class _Run:
         database: Database,
         observer: Observer,
         clock: Clock,
+        others: Sequence[TunedPlan],
     ) -> None:
         self._spec = spec
+        self._others = others
         self._pool = pool
         self._database = database
         self._observer = observer
@@ -134,6 +141,8 @@ class _Run:
         is_known = description.failure is None  # else what an earlier run found stays
         if is_known and before is not None and before.failure is None:
             self._notice(check_resumable(self._spec.name, before, description))
+        if is_known:
+            check_shapes_differ(description, self._others)
         self._database.update_study(self._spec.name, state="running", error="")
         if is_known:
             self._database.save_description(self._spec.name, description)
@@ -202,6 +211,7 @@ class _Run:
             workers=self._pool.capacity,
             history=[r for r in self._journal.records if r.result.role == "search"],
             record=self._optuna,
+            first=carried(self._others, ledger, self._spec.setting.source.device),
         )
 
     def _reuse_baselines(self, description: Description) -> dict[str, TrialResult]:

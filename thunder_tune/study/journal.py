@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from thunder_tune.storage import Database, TrialRecord
 from thunder_tune.study.objective import latency_of
@@ -59,27 +60,39 @@ class Journal:
 
     def counts(self, *, requested: int, exhausted: bool = False) -> TrialCounts:
         """Count the search trials by outcome."""
-        searched = self.results("search")
-        states = Counter(r.state for r in searched)
-        kinds: Counter[str] = Counter(
-            r.failure.kind for r in searched if r.failure and r.state == "failed"
-        )
-        return TrialCounts(
-            requested=requested,
-            complete=states["complete"],
-            failed=states["failed"],
-            pruned=states["pruned"],
-            exhausted=exhausted,
-            failed_by_kind=dict(kinds),
-        )
+        return count_trials(self.results(), requested=requested, exhausted=exhausted)
 
     def captures(self) -> int:
         """Add up the captures that the child processes made, each process once."""
-        by_process: dict[tuple[str, int], int] = {}
-        for result in self.results():
-            key = (result.worker, result.process_id)
-            by_process[key] = max(by_process.get(key, 0), result.captures)
-        return sum(by_process.values())
+        return count_captures(self.results())
+
+
+def count_trials(
+    results: Sequence[TrialResult], *, requested: int, exhausted: bool = False
+) -> TrialCounts:
+    """Count the search trials among results by outcome."""
+    searched = [r for r in results if r.role == "search"]
+    states = Counter(r.state for r in searched)
+    kinds: Counter[str] = Counter(
+        r.failure.kind for r in searched if r.failure and r.state == "failed"
+    )
+    return TrialCounts(
+        requested=requested,
+        complete=states["complete"],
+        failed=states["failed"],
+        pruned=states["pruned"],
+        exhausted=exhausted,
+        failed_by_kind=dict(kinds),
+    )
+
+
+def count_captures(results: Sequence[TrialResult]) -> int:
+    """Add up the captures that child processes made, each process once."""
+    by_process: dict[tuple[str, int], int] = {}
+    for result in results:
+        key = (result.worker, result.process_id)
+        by_process[key] = max(by_process.get(key, 0), result.captures)
+    return sum(by_process.values())
 
 
 def _identity(result: TrialResult) -> tuple[str, str, int, float]:

@@ -51,6 +51,7 @@ class OptunaStrategy:
         workers: Candidates under way at a time.
         history: Finished search trials of the study, under whichever version of the space.
         record: Optuna's copy of the study, or None to keep none.
+        first: Assignments to try before the warm starts.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class OptunaStrategy:
         workers: int,
         history: Iterable[TrialRecord] = (),
         record: OptunaRecord | None = None,
+        first: Iterable[Assignment] = (),
     ) -> None:
         self._ledger = ledger
         self._record = record
@@ -85,7 +87,8 @@ class OptunaStrategy:
         self._refines = sampler == "tpe"
         self._asked = 0
         self._is_exhausted = False
-        self._queue = deque(ledger.candidate(a) for a in (*postponed, *warm_starts(ledger)))
+        queue = (*postponed, *first, *warm_starts(ledger))
+        self._queue = deque(ledger.candidate(assignment) for assignment in queue)
 
     def ask(self) -> Proposal | None:
         """Return a candidate whose plan was never proposed; None: the space is exhausted."""
