@@ -169,7 +169,7 @@ CHINESE: dict[str, str] = {
     "Share of the variance of log latency that the choices of one dimension explain alone.": (
         "仅由一个维度的选择所解释的对数延迟方差的比例。"
     ),
-    "The darker, the faster.": "颜色越深越快。",
+    "The stronger a line, the faster.": "线条越醒目越快。",
     "Interleaved blocks in random order, fresh inputs; processes:": (
         "随机顺序的交错测量块，全新输入；进程数："
     ),

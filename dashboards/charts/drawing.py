@@ -103,7 +103,7 @@ class Scale:
                 for m in (1, 2, 5)
                 if self.lo <= m * 10.0**e <= self.hi
             ]
-            if 2 <= len(found) <= 2 * about:
+            if 3 <= len(found) <= 2 * about:
                 return found
             if len(found) > 2 * about:
                 return [v for v in found if math.isclose(math.log10(v) % 1, 0, abs_tol=1e-9)]

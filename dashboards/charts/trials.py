@@ -114,7 +114,7 @@ def parallel(
     for i, name in enumerate(names):
         at = first + i * gap
         parts.append(line(at, 32, at, height - 8, "axis"))
-        labels.append(text(at, 18, _short(name, 22), anchor="middle", kind="tick"))
+        labels.append(text(at, 18, _short(name, 19), anchor="middle", kind="tick"))
         used = sorted({table.codes[name][position[r.number]] for r in rows})
         for k, code in enumerate(used):
             y = 32 + (height - 40) * (k + 0.5) / len(used)

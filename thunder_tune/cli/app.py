@@ -12,6 +12,7 @@ from thunder_tune.cli import (
     dashboard_command,
     doctor_command,
     explain_command,
+    report_command,
     repro_command,
     run_command,
     space_command,
@@ -43,6 +44,7 @@ app.command("bench")(bench_command.bench)
 app.command("verify")(verify_command.verify)
 app.command("repro")(repro_command.repro)
 app.command("explain")(explain_command.explain)
+app.command("report")(report_command.report)
 app.command("dashboard")(dashboard_command.dashboard)
 app.command("doctor")(doctor_command.doctor)
 db.command("upgrade")(study_commands.upgrade)
