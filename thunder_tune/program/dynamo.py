@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 import torch.fx as fx
-from thunder.core.transform_common import dce
 
-from thunder_tune.program.demand import narrowed
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
-from thunder_tune.program.order import ordered
 from thunder_tune.program.replay import Unsupported, source_line, trace_graph
+from thunder_tune.program.simplify import simplified
 from thunder_tune.program.structure import analyse, describe
 
 _NO_LIMIT = 2**20
@@ -38,7 +36,7 @@ def capture_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CapturedGraph
     Raises:
         Unsupported: As `trace_graph`.
     """
-    trace = ordered(narrowed(dce(trace_graph(graph, inputs))))
+    trace = simplified(trace_graph(graph, inputs))
     static = tuple(
         isinstance(x, torch.Tensor) and getattr(x, "_dynamo_static_input_type", None) is not None
         for x in inputs

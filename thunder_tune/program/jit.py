@@ -11,12 +11,11 @@ import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
-from thunder.core.transform_common import Transform, dce, unwrap_return_value
+from thunder.core.transform_common import Transform, unwrap_return_value
 from thunder.extend import get_always_executors
 
-from thunder_tune.program.demand import narrowed
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
-from thunder_tune.program.order import ordered
+from thunder_tune.program.simplify import simplified
 from thunder_tune.program.structure import analyse
 
 
@@ -79,7 +78,7 @@ class JitFrontEnd:
         if any(_reads_a_value(b) for b in trace.bound_symbols):
             # The tracer follows the branch that this call takes and never looks again.
             raise CaptureError("it reads a tensor's value on the host (.item()): would be frozen")
-        graph = CapturedGraph(trace=ordered(narrowed(dce(trace))), bound=cache[-1].computation_fn)
+        graph = CapturedGraph(trace=simplified(trace), bound=cache[-1].computation_fn)
         cache[-1] = cache[-1]._replace(computation_fn=graph)
         return Capture(
             program=analyse(
