@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import thunder
 import torch
@@ -15,7 +17,7 @@ from thunder_tune.recipes import write_recipe
 from thunder_tune.storage import Database
 from thunder_tune.testing.small_models import DictModel, TinyTransformer
 from thunder_tune.values.job import Setting
-from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.recipe import Recipe, TunedPlan, with_all_shapes
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.study import StudySpec
 
@@ -126,3 +128,22 @@ def test_the_back_end_needs_a_recipe(model, x):
 
     with pytest.raises(RecipeError, match="needs options="):
         torch_backend(None, [])
+
+
+def test_a_run_over_several_shapes_is_found_by_its_name_and_by_any_shape(database, model, recipe):
+    other = replace(recipe.plans[0], signature="float32[9,6,16]")
+    part = replace(recipe, plans=(other,), source=replace(recipe.source, batch_size=9))
+    together = with_all_shapes([recipe, part])
+    opened = Database.open()
+    for name, plan in (("m@2", recipe.plans[0]), ("m@9", other)):
+        opened.create_study(StudySpec(name=name, setting=Setting(source=recipe.source)))
+        opened.save_recipe(name, together, model_key=model_key(model, plan.signature))
+    opened.close()
+    for inputs in (torch.randn(2, 6, 16), torch.randn(9, 6, 16)):
+        assert best_recipe(model, inputs, study="m").recipe == together
+    tuned = thunder.compile(model, recipe="tuned")
+    with torch.no_grad():
+        tuned(torch.randn(9, 6, 16))
+        tuned(torch.randn(2, 6, 16))
+    assert tuned.tuning.recipe == together
+    assert set(tuned.tuning.applied_by_shape) == {"float32[2,6,16]", "float32[9,6,16]"}

@@ -14,17 +14,13 @@ import thunder.recipes
 import torch
 from thunder.core.transform_common import Transform
 
-from thunder_tune.compiler.tuned import (
-    Application,
-    TunedBackend,
-    TunedModel,
-    TunedRecipe,
-    apply_recipe,
-)
+from thunder_tune.compiler.application import Application
+from thunder_tune.compiler.tuned import TunedBackend, TunedModel, TunedRecipe, apply_recipe
 from thunder_tune.errors import NotFoundError, RecipeError
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.program import model_key, signature_of
 from thunder_tune.recipes import read_recipe
+from thunder_tune.values.shapes import studies_by_shape
 
 if TYPE_CHECKING:
     from thunder_tune.storage import Database
@@ -72,7 +68,7 @@ def best_recipe(
         model: The model that is to be compiled.
         inputs: Of one call: a tensor, a tuple of positional arguments, a mapping of keyword
             arguments, or (args, kwargs); only metadata is read.
-        study: Look in this study alone.
+        study: Look in this study alone, or in this run over several shapes.
         storage: Database; default `THUNDER_TUNE_STORAGE`, else the user's data folder.
         strict: As in `load_recipe`.
 
@@ -116,7 +112,9 @@ def _look_up(
     try:
         found = database.find_recipes(model_key=key)
         if study is not None:
-            of_study = {r.digest for r in database.recipes(study)}
+            names = [summary.name for summary in database.studies()]
+            studies = (study,) if study in names else studies_by_shape(study, names) or (study,)
+            of_study = {r.digest for name in studies for r in database.recipes(name)}
             found = [r for r in found if r.digest in of_study]
         others = [] if found else _other_inputs(model, signature, database)
     finally:

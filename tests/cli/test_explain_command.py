@@ -13,7 +13,7 @@ from thunder_tune.models import load
 from thunder_tune.program import capture
 from thunder_tune.recipes import write_recipe
 from thunder_tune.study import explaining
-from thunder_tune.values.recipe import Recipe, TunedPlan
+from thunder_tune.values.recipe import Recipe, TunedPlan, with_all_shapes
 from thunder_tune.values.source import ModelSource
 
 PATH = Path("mlp.recipe.json")
@@ -224,3 +224,30 @@ def test_a_program_that_fails_is_status_one(capsys, monkeypatch):
     monkeypatch.setattr(explaining, "whole_program", lambda model, name: fail)
     assert run(["explain", str(PATH), "--baseline", "eager"]) == 1
     assert "error: the program fails: RuntimeError: planted fault" in capsys.readouterr().err
+
+
+def test_a_recipe_for_several_shapes_is_explained_for_one(recipe, capsys):
+    source = replace(SOURCE, batch_size=4)
+    loaded = load(source)
+    inputs = loaded.make_inputs(0)
+    found = capture(loaded.model, inputs.args, inputs.kwargs)
+    plan = TunedPlan(
+        signature=found.signature,
+        program_hash=found.program.hash,
+        program_loose_hash=found.program.loose_hash,
+        assignment={"program": "composed"},
+        classes=found.program.loose_ids,
+    )
+    other = replace(recipe, plans=(plan,), source=source)
+    write_recipe(with_all_shapes([recipe, other]), PATH)
+    for words, part, name in (([], recipe, "1"), (["--shape", "4"], other, "4")):
+        assert run(["explain", str(PATH), *words, "--diff", str(PATH), "--json"]) == 0
+        captured = capsys.readouterr()
+        document = json.loads(captured.out)
+        assert document["recipe"]["inputs"] == part.plans[0].signature
+        assert document["recipe"]["digest"] == part.digest
+        assert document["diff"] == {"recipe": document["recipe"], "choices": []}
+        assert f"shape {name}: {part.plans[0].signature} (--shape chooses another:" in captured.err
+        assert not any("carried from another shape" in note for note in document["notes"])
+    assert run(["explain", str(PATH), "--shape", "8"]) == 2
+    assert "has no plan for it, it has 1, 4" in capsys.readouterr().err

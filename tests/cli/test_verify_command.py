@@ -10,6 +10,7 @@ import torch
 from thunder_tune.cli.exits import run
 from thunder_tune.recipes import read_recipe, write_recipe
 from thunder_tune.values.fingerprint import Fingerprint
+from thunder_tune.values.recipe import with_all_shapes
 
 PATH = Path("mlp.recipe.json")
 FUSED = ("fuser:glue-1", "inductor")
@@ -181,3 +182,22 @@ def test_a_percentage_out_of_range_is_refused(capsys, percent):
 def test_a_missing_recipe_is_status_two(capsys):
     assert run(["verify", "none.recipe.json"]) == 2
     assert "none.recipe.json does not exist" in capsys.readouterr().err
+
+
+def test_one_shape_of_several_is_verified(use_pool, capsys):
+    first = read_recipe(PATH)
+    plan = dataclasses.replace(first.plans[0], signature="float32[8,4]")
+    source = dataclasses.replace(first.source, batch_size=8)
+    other = dataclasses.replace(first, plans=(plan,), source=source)
+    write_recipe(with_all_shapes([first, other]), PATH)
+    use_pool()
+    document, err = verify(capsys)
+    assert document["finding"] == "confirmed"
+    assert document["recipe"]["inputs"] == first.plans[0].signature
+    assert "shape 1: (float32[4]) (--shape chooses another: 8)" in err
+    pool = use_pool()
+    pool.description = dataclasses.replace(pool.description, signature="float32[8,4]")
+    document, err = verify(capsys, "--shape", "8")
+    assert document["finding"] == "confirmed"
+    assert document["recipe"] | {"inputs": "float32[8,4]"} == document["recipe"]
+    assert {job.setting.source.batch_size for job in pool.compared} == {8}

@@ -167,7 +167,7 @@ def bench_document(
     names = [c.name for c in comparison.contenders if c.is_baseline]
     winner = winner_document(tuned, {})
     return {
-        "recipe": {"model": recipe.model, "digest": recipe.digest, "kind": recipe.kind},
+        "recipe": _named(recipe),
         "device": device,
         "rounds": len(comparison.rounds),
         "processes": [r.process_id for r in comparison.rounds],
@@ -194,7 +194,7 @@ def verify_document(
     claim = recipe.evidence
     names = [c.name for c in comparison.contenders if c.is_baseline] if comparison else []
     return {
-        "recipe": {"model": recipe.model, "digest": recipe.digest, "kind": recipe.kind},
+        "recipe": _named(recipe),
         "finding": finding,
         "reason": reason or None,
         "change_percent": None if change is None else number(100 * change),
@@ -312,12 +312,19 @@ def _statement(group: CallGroup, profile: KernelProfile | None) -> Document:
     }
 
 
-def _recipe(recipe: Recipe) -> Document:
-    evidence = recipe.evidence
+def _named(recipe: Recipe) -> Document:
     return {
         "model": recipe.model,
         "digest": recipe.digest,
         "kind": recipe.kind,
+        "inputs": recipe.plans[0].signature,
+    }
+
+
+def _recipe(recipe: Recipe) -> Document:
+    evidence = recipe.evidence
+    return {
+        **_named(recipe),
         "verdict": evidence.verdict if evidence else None,
         "latency_ms": number(evidence.latency_ms) if evidence else None,
         "speedup": number(evidence.speedup) if evidence else None,

@@ -14,7 +14,9 @@ import typer
 from thunder_tune.cli import exits, options
 from thunder_tune.cli.bench_command import recipe_of, setting_of
 from thunder_tune.cli.documents import explain_document
+from thunder_tune.cli.recipe_shapes import one_shape
 from thunder_tune.recipes import differences
+from thunder_tune.values.recipe import Recipe
 
 if TYPE_CHECKING:
     from thunder_tune.study.explaining import Alone
@@ -53,12 +55,13 @@ def explain(
         bool, typer.Option("--check-traces", help="Let Thunder check every trace.")
     ] = False,
     calls: Annotated[int, typer.Option("--calls", help="Calls to profile.")] = 10,
+    shape: options.Shape = None,
     storage: options.Storage = None,
     as_json: options.Json = False,
 ) -> int:
     """Say what a recipe does with each op, why, and where the time goes."""
-    recipe = recipe_of(subject, storage)
-    other = recipe_of(diff, storage) if diff is not None else None
+    recipe = one_shape(recipe_of(subject, storage), shape)
+    other = _beside(recipe, recipe_of(diff, storage)) if diff is not None else None
     with _quiet(), contextlib.redirect_stdout(sys.stderr):  # a user's model may print
         from thunder_tune.cli import explain_tables, tables
         from thunder_tune.study.explaining import Question
@@ -84,6 +87,13 @@ def explain(
     if as_json:
         print(json.dumps(explain_document(found, other, choices), allow_nan=False))
     return exits.FAILED if any(check.text for check in found.checks) else exits.DONE
+
+
+def _beside(recipe: Recipe, other: Recipe) -> Recipe:
+    """Return the part of another recipe that is for the same inputs, else its first."""
+    inputs = recipe.plans[0].signature
+    parts = other.by_shape
+    return next((part for part in parts if part.plans[0].signature == inputs), parts[0])
 
 
 def _alone(device: str) -> Alone:

@@ -66,6 +66,14 @@ Preset = Annotated[
     str | None,
     typer.Option("--preset", help="Families of dimensions to offer. Default: by the mode."),
 ]
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        "--shape",
+        metavar="SHAPE",
+        help="Of a recipe for several shapes: 8, or 8x512 where lengths differ. [the first]",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Of weights, inputs, sampler and block order. [0]"),

@@ -14,6 +14,7 @@ from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.bench_command import recipe_of, setting_of, tuned_in
 from thunder_tune.cli.documents import verify_document
 from thunder_tune.cli.durations import seconds_of
+from thunder_tune.cli.recipe_shapes import one_shape
 from thunder_tune.errors import InputError, ModelError
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.documents import disturbances, failure_text
@@ -73,6 +74,7 @@ def verify(
             help="Exit with status 3 where the speedup is lower by more, 1 where none compares.",
         ),
     ] = None,
+    shape: options.Shape = None,
     time_budget: options.TimeBudget = None,
     storage: options.Storage = None,
     ray_address: options.RayAddress = None,
@@ -84,7 +86,7 @@ def verify(
     """
     if fail_if_slower is not None and not 0 <= fail_if_slower < 100:
         raise InputError(f"--fail-if-slower {fail_if_slower:g}: percent, from 0 to below 100")
-    recipe = recipe_of(subject, storage)
+    recipe = one_shape(recipe_of(subject, storage), shape)
     found = _verify(recipe, seconds_of(time_budget) if time_budget else None, ray_address)
     status = exits.FAILED if found.error else exits.DONE
     if not found.error and (objection := _objection(found, fail_if_slower)):
