@@ -19,14 +19,13 @@ from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.security import LOCAL_NAMES, Guard
 from thunder_tune.dashboards.source import Source
 from thunder_tune.errors import NotFoundError, ThunderTuneError
-from thunder_tune.storage import Database
 
 FOLDER = Path(__file__).parent
 _log = logging.getLogger(__name__)
 
 
 def create_app(
-    database: Database,
+    source: Source,
     *,
     token: str | None = None,
     hosts: Collection[str] | None = LOCAL_NAMES,
@@ -34,7 +33,7 @@ def create_app(
     """Make the application for one database, which the caller closes.
 
     Args:
-        database: To show; nothing is written to it.
+        source: Of the database to show; nothing is written to it.
         token: See `Guard`.
         hosts: See `Guard`.
     """
@@ -47,7 +46,7 @@ def create_app(
         redoc_url=None,
         default_response_class=SafeJson,
     )
-    app.state.source = Source.of(database)
+    app.state.source = source
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")

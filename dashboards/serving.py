@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
+from contextlib import suppress
 
 import uvicorn
 
 from thunder_tune.dashboards.app import create_app
 from thunder_tune.dashboards.security import LOCAL_NAMES
-from thunder_tune.errors import InputError
+from thunder_tune.dashboards.source import Source
+from thunder_tune.errors import InputError, ThunderTuneError
 from thunder_tune.storage import Database
 
 
@@ -53,7 +56,9 @@ def serve(database: Database, listener: socket.socket, *, host: str, token: str 
         host: As asked: requests to an address of this machine alone must name it so.
         token: From `token_for`.
     """
-    app = create_app(database, token=token, hosts=LOCAL_NAMES if host in LOCAL_NAMES else None)
+    source = Source.of(database)
+    threading.Thread(target=_warm, args=(source,), daemon=True).start()
+    app = create_app(source, token=token, hosts=LOCAL_NAMES if host in LOCAL_NAMES else None)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -63,3 +68,9 @@ def serve(database: Database, listener: socket.socket, *, host: str, token: str 
         timeout_graceful_shutdown=1,  # streams of events would never end
     )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _warm(source: Source) -> None:
+    """Read the newest studies ahead; what goes wrong is told to whoever asks for a page."""
+    with suppress(ThunderTuneError):
+        source.tables.warm([summary.name for summary in source.database.studies()])

@@ -44,26 +44,26 @@ class TrialTable:
 
     def extend(self, outlines: Sequence[TrialOutline]) -> None:
         """Append rows."""
+        codes, code_of = self.codes, self._code_of  # a million steps: nothing is looked up twice
         for outline in outlines:
+            length = len(self.rows)
             for name, choice in outline.assignment.items():
-                self._column(name).append(self._code(name, choice))
+                column = codes.get(name)
+                if column is None:
+                    column = codes[name] = array("i")
+                    self.choices[name], code_of[name] = [], {}
+                if len(column) < length:
+                    _pad(column, length)
+                known = code_of[name]
+                code = known.get(choice)
+                if code is None:
+                    code = known[choice] = len(known)
+                    self.choices[name].append(choice)
+                column.append(code)
             program = outline.assignment.get(PROGRAM, COMPOSED)
             self.rows.append(replace(outline, assignment={PROGRAM: program}))
-        for column in self.codes.values():
+        for column in codes.values():
             _pad(column, len(self.rows))
-
-    def _column(self, name: str) -> array[int]:
-        if name not in self.codes:
-            self.codes[name], self.choices[name], self._code_of[name] = array("i"), [], {}
-        _pad(self.codes[name], len(self.rows))
-        return self.codes[name]
-
-    def _code(self, name: str, choice: str) -> int:
-        known = self._code_of[name]
-        if choice not in known:
-            known[choice] = len(known)
-            self.choices[name].append(choice)
-        return known[choice]
 
 
 def _pad(column: array[int], length: int) -> None:
@@ -99,6 +99,11 @@ class Tables:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return table
+
+    def warm(self, studies: Sequence[str]) -> None:
+        """Read tables ahead, so that a first look does not wait for them."""
+        for study in studies[:KEPT]:
+            self.of(study)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

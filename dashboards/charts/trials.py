@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from markupsafe import Markup
 
@@ -100,11 +101,11 @@ def parallel(
     if len(names) < 2:
         return None
     position = {row.number: i for i, row in enumerate(table.rows)}
-    rows = [
-        r
-        for r in sorted(insight.measured(table), key=lambda r: r.latency_ms or 0.0)
-        if all(table.codes[n][position[r.number]] != ABSENT for n in names)
-    ][:LINES]
+    fastest = sorted(insight.measured(table), key=lambda r: r.latency_ms or 0.0)
+    complete = (
+        r for r in fastest if all(table.codes[n][position[r.number]] != ABSENT for n in names)
+    )
+    rows = list(islice(complete, LINES))
     if not rows:
         return None
     first, gap = 90.0, (WIDE - 240.0) / (len(names) - 1)
