@@ -137,6 +137,15 @@ def test_a_new_budget_goes_to_every_shape_and_a_new_shape_joins(use_pools, capsy
     assert [s["trials"]["requested"] for s in last_object(capsys)["shapes"]] == [6, 6, 6]
 
 
+def test_a_study_of_another_setting_is_found_before_the_search(use_pools, capsys):
+    use_pools()
+    assert run([*RUN, "--shapes", "8"]) == 0
+    pools = use_pools()
+    assert run([*RUN, "--shapes", "1,8", "--dtype", "bfloat16"]) == 2
+    assert "'s@8' exists with other settings" in capsys.readouterr().err
+    assert pools == {}
+
+
 def test_the_time_budget_is_divided(use_pools, own_folder):
     use_pools()
     assert run([*RUN, "--shapes", "1,8", "--time-budget", "10m"]) == 0

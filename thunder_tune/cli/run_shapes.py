@@ -92,7 +92,11 @@ def _prepare(
         if spec.name not in known:
             database.create_study(spec)
             database.update_study(spec.name, state="interrupted")
-        elif not has_new_budget and (outcome := stored_outcome(database, spec)):
+            continue
+        stored = database.study(spec.name).spec
+        kept = replace(spec, trials=stored.trials, time_budget_s=stored.time_budget_s)
+        database.create_study(kept)  # a conflict is found before hours of work on other shapes
+        if not has_new_budget and (outcome := stored_outcome(database, spec)):
             done[spec.name] = outcome
     return done
 
