@@ -21,6 +21,7 @@ from thunder_tune.machine import current_fingerprint
 from thunder_tune.program import model_key, signature_of
 from thunder_tune.recipes import read_recipe
 from thunder_tune.values.shapes import studies_by_shape
+from thunder_tune.values.space import PROGRAM
 
 if TYPE_CHECKING:
     from thunder_tune.storage import Database
@@ -180,7 +181,8 @@ def torch_backend(
         options: "recipe": path, `TunedRecipe` or `Recipe`; "strict": bool.
 
     Raises:
-        RecipeError: No recipe is given, or it cannot be read.
+        RecipeError: No recipe is given, it cannot be read, or it names a back end for the whole
+            program alone.
     """
     given = (options or {}).get("recipe")
     strict = bool((options or {}).get("strict", False))
@@ -190,6 +192,12 @@ def torch_backend(
         recipe = read_recipe(Path(given))
     else:
         recipe = given.recipe if isinstance(given, TunedRecipe) else given
+    if all(part.kind == "whole-program" for part in recipe.by_shape):
+        back_end = recipe.plans[0].assignment[PROGRAM]
+        raise RecipeError(
+            f"recipe {recipe.digest} is {back_end} for the whole program, nothing for each graph: "
+            "apply it by thunder.compile(model, recipe=...)"
+        )
     application = Application(recipe=recipe)
     compiled = TunedBackend(recipe, strict=strict, application=application)(graph, inputs)
     application.tell()

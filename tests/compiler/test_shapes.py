@@ -10,6 +10,7 @@ import thunder
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.exc import BackendCompilerFailed
 
 import thunder_tune.integration  # noqa: F401 - the torch.compile back end by name
 from thunder_tune.compiler.shapes import nearest_first, size_of
@@ -218,6 +219,23 @@ def test_the_back_end_of_torch_compile_finds_the_plan_by_the_graph(model):
         for n in (1, 8):
             x = batch(n)
             torch.testing.assert_close(compiled(x), model(x), **CLOSE)
+
+
+def test_the_back_end_of_torch_compile_takes_composed_plans_only(model):
+    whole = {"whole": {8: "torch.compile", 1: "eager"}}
+    recipe = recipe_by_batch(model, 1, 8, **whole)
+    compiled = torch.compile(model, backend="thunder_tune", options={"recipe": recipe})
+    refused = pytest.raises(BackendCompilerFailed, match="is eager for the whole program")
+    with torch.no_grad(), refused:
+        compiled(batch(1))
+    torch._dynamo.reset()
+    recipe = recipe_by_batch(model, 1, 8, whole={8: "torch.compile"}, choice="inductor")
+    options = {"recipe": recipe}
+    compiled = torch.compile(model, backend="thunder_tune", dynamic=False, options=options)
+    x = batch(8)
+    result, (told,) = told_by(lambda: compiled(x))
+    assert "0% of the ops are as tuned, 100% carried from another shape" in told
+    torch.testing.assert_close(result, model(x), **CLOSE)
 
 
 def plans_for(*signatures):

@@ -137,7 +137,8 @@ class _GraphTuner:
         )
 
     def _best_match(self, program: Program, signature: str, device: str) -> Match:
-        plans = nearest_first(self._recipe.plans, signature)
+        parts = [part for part in self._recipe.by_shape if part.kind == "composed"]
+        plans = nearest_first([part.plans[0] for part in parts], signature)
         plan, found = max(
             ((p, match(p, program, device)) for p in plans),
             key=lambda pair: (pair[1].exact, pair[1].carried),
