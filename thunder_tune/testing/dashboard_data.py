@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sqlalchemy import func, insert, make_url, select
 
@@ -34,7 +35,10 @@ def fill(database: Database, *, trials: int = 24) -> None:
     for result in results(trials):
         database.add_trial("vit", result)
     database.save_comparison("vit", make_comparison())
-    database.save_recipe("vit", make_recipe())
+    recipe = make_recipe()
+    if recipe.evidence is not None:
+        recipe = replace(recipe, evidence=replace(recipe.evidence, study="vit"))
+    database.save_recipe("vit", recipe)
     database.update_study("vit", state="done")
     database.create_study(make_spec("bert", setting=make_setting(name="bert_large")))
 
