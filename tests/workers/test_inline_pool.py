@@ -17,6 +17,7 @@ from thunder_tune.testing.pool_contract import (
 from thunder_tune.testing.scripted_session import SCRIPTED_SESSION
 from thunder_tune.values.job import Limits, Setting
 from thunder_tune.workers import InlinePool, trial_child
+from thunder_tune.workers.child_process import ChildOptions
 
 
 def the_child():
@@ -78,8 +79,9 @@ def test_a_child_that_stands_still_is_not_overdue():
 
 def test_the_first_process_stands_by_where_there_are_cores(monkeypatch):
     monkeypatch.setattr(trial_child, "_cores_per_worker", lambda slots: 4)
-    pool = InlinePool(session=SCRIPTED_SESSION)
-    standing_by = the_child().pid
-    result = run(pool, trial())
-    pool.close()
-    assert result.process_id == standing_by
+    worker = trial_child.TrialChild(ChildOptions(session=SCRIPTED_SESSION))
+    try:
+        _, standing_by = worker._standby
+        assert worker.measure(trial()).process_id == standing_by.pid
+    finally:
+        worker.close()
