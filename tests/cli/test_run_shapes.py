@@ -209,6 +209,25 @@ def test_the_recipe_is_found_by_the_inputs_of_any_shape(use_pools, own_folder):
     database.close()
 
 
+@pytest.mark.parametrize("subject", ["mlp.recipe.json", "s"])
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_a_shape_is_measured_again(use_pools, capsys, subject, command):
+    use_pools()
+    assert run([*RUN, "--shapes", "1,8"]) == 0
+    for words, batch in (([], 1), (["--shape", "8"], 8)):
+        pools = use_pools()
+        capsys.readouterr()
+        assert run([command, subject, *words, "--json"]) == 0
+        captured = capsys.readouterr()
+        document = json.loads(captured.out)
+        assert document["recipe"]["inputs"] == inputs(batch)
+        assert document["tuned"]["verdict"] == "faster"
+        assert f"shape {batch}: {inputs(batch)} (--shape chooses another: " in captured.err
+        assert list(pools) == [batch]
+    assert run([command, subject, "--shape", "2"]) == 2
+    assert "has no plan for it, it has 1, 8" in capsys.readouterr().err
+
+
 def test_a_dry_run_estimates_every_shape(use_pools, capsys):
     use_pools()
     assert run([*RUN, "--shapes", "1,8", "--dry-run", "--json"]) == 0

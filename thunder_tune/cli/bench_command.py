@@ -13,6 +13,7 @@ import typer
 from thunder_tune.cli import exits, options, services
 from thunder_tune.cli.documents import bench_document
 from thunder_tune.cli.durations import seconds_of
+from thunder_tune.cli.recipe_shapes import one_shape
 from thunder_tune.cli.request import device_of, log_folder_of
 from thunder_tune.cli.study_commands import newest_recipe
 from thunder_tune.errors import InputError
@@ -30,6 +31,7 @@ def bench(
         str, typer.Argument(metavar="RECIPE|STUDY", help="Recipe file, or name of a study.")
     ],
     rounds: Annotated[int, typer.Option("--rounds", help="Fresh processes.")] = 3,
+    shape: options.Shape = None,
     time_budget: options.TimeBudget = None,
     storage: options.Storage = None,
     ray_address: options.RayAddress = None,
@@ -38,7 +40,7 @@ def bench(
     """Time a recipe and all baselines in interleaved blocks over fresh processes."""
     if rounds < 1:
         raise InputError(f"rounds {rounds}: must be at least 1")
-    recipe = recipe_of(subject, storage)
+    recipe = one_shape(recipe_of(subject, storage), shape)
     device_of(recipe.source.device)
     comparison, device = _compare(
         recipe, rounds, seconds_of(time_budget) if time_budget else None, ray_address
