@@ -25,8 +25,6 @@ def interval(values: tuple[float, float] | None) -> str:
     if values is None:
         return NONE
     lo, hi = values
-    if not (math.isfinite(lo) and math.isfinite(hi)):
-        return f"{_special(lo)} – {_special(hi)}"
     return f"{significant(lo)} – {significant(hi)} ms"
 
 

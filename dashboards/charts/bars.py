@@ -10,6 +10,7 @@ from markupsafe import Markup
 from thunder_tune.dashboards.charts.drawing import (
     Translate,
     group,
+    is_drawn,
     line,
     link,
     picture,
@@ -39,9 +40,11 @@ class Bar:
 
 def intervals(bars: Sequence[Bar], _: Translate) -> Markup | None:
     """Draw latencies with their 95 % intervals, the fastest first."""
-    if not bars:
+    ordered = sorted(
+        (bar for bar in bars if is_drawn(bar.latency_ms)), key=lambda bar: bar.latency_ms
+    )
+    if not ordered:
         return None
-    ordered = sorted(bars, key=lambda bar: bar.latency_ms)
     ends = [v for bar in ordered for v in (bar.latency_ms, *(bar.ci95_ms or ()))]
     x = scale(ends, LABELS + 8, RIGHT, pad=0.06)
     height = ROW * len(ordered) + 48
@@ -54,7 +57,8 @@ def intervals(bars: Sequence[Bar], _: Translate) -> Markup | None:
     for i, bar in enumerate(ordered):
         y = ROW * (i + 0.5) + 4
         kind = "baseline" if bar.is_baseline else "search"
-        lo, hi = bar.ci95_ms or (bar.latency_ms, bar.latency_ms)
+        is_known = bar.ci95_ms is not None and all(map(is_drawn, bar.ci95_ms))
+        lo, hi = bar.ci95_ms if bar.ci95_ms and is_known else (bar.latency_ms, bar.latency_ms)
         said = f"{bar.name}: {milliseconds(bar.latency_ms)}, 95 % {interval(bar.ci95_ms)}"
         mark = [
             tag("title", said),
@@ -101,9 +105,9 @@ def shares(values: Sequence[tuple[str, float]], title: str) -> Markup | None:
 
 def phases(spent: Mapping[str, float], _: Translate) -> Markup | None:
     """Draw the seconds of each phase of a trial as one bar of pieces."""
-    known = [(name, s) for name, s in spent.items() if s > 0]
+    known = [(name, s) for name, s in spent.items() if s > 0 and is_drawn(s)]
     total = sum(s for _name, s in known)
-    if not total or total == float("inf"):
+    if not total:
         return None
     parts, at = [], 0.0
     for i, (name, s) in enumerate(known):

@@ -12,6 +12,9 @@ from thunder_tune.dashboards.formatting import significant
 
 Translate = Callable[[str], str]
 
+LARGEST, SMALLEST = 1e100, 1e-100
+"""Beyond these a chart has no place for a number, which no measurement gives."""
+
 
 def tag(name: str, *children: str, **attributes: object) -> Markup:
     """Make an element; text and attributes are escaped, a `Markup` child is not.
@@ -106,10 +109,20 @@ class Scale:
             if 3 <= len(found) <= 2 * about:
                 return found
             if len(found) > 2 * about:
-                return [v for v in found if math.isclose(math.log10(v) % 1, 0, abs_tol=1e-9)]
+                powers = found[next(i for i, v in enumerate(found) if _is_power(v)) :: 3]
+                return powers[:: math.ceil(len(powers) / (2 * about))]
         step = nice((self.hi - self.lo) / about)
         first = math.ceil(self.lo / step - 1e-9)
         return [i * step for i in range(first, math.floor(self.hi / step + 1e-9) + 1)]
+
+
+def is_drawn(value: float) -> bool:
+    """Tell whether a number has a place on a chart: neither NaN nor beyond all measure."""
+    return abs(value) < LARGEST
+
+
+def _is_power(value: float) -> bool:
+    return abs(math.log10(value) - round(math.log10(value))) < 1e-9
 
 
 def nice(step: float) -> float:
@@ -124,14 +137,14 @@ def scale(
     """Return a scale over finite values with some room; of one value, around it.
 
     Args:
-        values: At least one is finite; others are ignored.
+        values: What is not finite is ignored.
         start: Place of the smallest.
         end: Place of the largest.
         pad: Room on each side, share of the range.
         log: Logarithmic where all values are above 0.
     """
-    finite = [v for v in values if math.isfinite(v)] or [1.0]
-    lo, hi = min(finite), max(finite)
+    known = [v if abs(v) > SMALLEST else 0.0 for v in values if is_drawn(v)] or [1.0]
+    lo, hi = min(known), max(known)
     if log and lo > 0:
         room = (hi / lo) ** pad if hi > lo * (1 + 1e-9) else 1.25
         return Scale(lo / room, hi * room, start, end, is_log=True)

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from thunder_tune.dashboards.charts.drawing import Translate, axes, line, picture, scale, tag
+from thunder_tune.dashboards.charts.drawing import (
+    Translate,
+    axes,
+    is_drawn,
+    line,
+    picture,
+    scale,
+    tag,
+)
 from thunder_tune.dashboards.formatting import milliseconds
 
 WIDTH, HEIGHT = 600.0, 200.0
@@ -19,7 +27,7 @@ def distribution(
     samples: Sequence[float], median: float, ci95: tuple[float, float], _: Translate
 ) -> Markup | None:
     """Draw a histogram of the repeats with the median and its interval."""
-    finite = sorted(s for s in samples if math.isfinite(s))
+    finite = sorted(s for s in samples if is_drawn(s))
     if len(finite) < 2:
         return None
     lo, hi = finite[0], finite[-1]
@@ -31,7 +39,7 @@ def distribution(
     x = scale([lo, lo + width * bins], LEFT, RIGHT, pad=0.02)
     y = scale([0.0, float(max(counts))], BOTTOM, TOP, pad=0.0)
     parts = [axes(x, y, _("latency, ms"), _("repeats"))]
-    if all(math.isfinite(v) for v in ci95):
+    if all(is_drawn(v) for v in ci95):
         a, b = x(ci95[0]), x(ci95[1])
         band = tag("rect", x=a, y=TOP, width=max(1.0, b - a), height=BOTTOM - TOP, class_="band")
         parts.append(band)
@@ -50,14 +58,14 @@ def distribution(
                 class_="bar",
             )
             parts.append(rect)
-    if math.isfinite(median):
+    if is_drawn(median):
         parts.append(line(x(median), TOP, x(median), BOTTOM, "best-line"))
     return picture(WIDTH, HEIGHT, _("Distribution of the repeats"), *parts)
 
 
 def in_order(samples: Sequence[float], _: Translate) -> Markup | None:
     """Draw the repeats in the order they were run: drift and steps show here."""
-    finite = [(i, s) for i, s in enumerate(samples) if math.isfinite(s)]
+    finite = [(i, s) for i, s in enumerate(samples) if is_drawn(s)]
     if len(finite) < 2:
         return None
     step = max(1, math.ceil(len(finite) / MOST))

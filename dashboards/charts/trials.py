@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -12,6 +11,7 @@ from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts.drawing import (
     Translate,
     axes,
+    is_drawn,
     line,
     link,
     picture,
@@ -169,7 +169,7 @@ def _title(row: TrialOutline) -> Markup:
 
 
 def _is_drawn(row: TrialOutline) -> bool:
-    return row.error_ratio is not None and math.isfinite(row.error_ratio) and row.error_ratio > 0
+    return row.error_ratio is not None and is_drawn(row.error_ratio) and row.error_ratio > 0
 
 
 def _short(words: str, at_most: int) -> str:
