@@ -27,6 +27,7 @@ def bind(host: str, port: int) -> socket.socket:
         found = socket.socket(info[0], socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(info[4])
+        found.listen(128)  # whoever comes before the server is up waits
     except (OSError, OverflowError) as error:
         raise InputError(
             f"cannot serve at {host}:{port} ({error}): choose others with --host and --port"

@@ -26,13 +26,15 @@ BASELINES = ("eager", "torch.compile", "thunder")
 CHOICES = ("torch", "inductor", "nvfuser", "cudnn")
 
 
-def fill(database: Database, *, trials: int = 24) -> None:
+def fill(database: Database, *, trials: int = 24, log: str = "/nowhere/worker.log") -> None:
     """Store a finished study "vit" with a recipe, and a running study "bert" without a result."""
     database.create_study(
         make_spec("vit", setting=make_setting(name="vit_b_16", device="cuda"), trials=trials)
     )
     database.save_description("vit", make_description())
     for result in results(trials):
+        if result.failure is not None:
+            result = replace(result, failure=replace(result.failure, log=log))
         database.add_trial("vit", result)
     database.save_comparison("vit", make_comparison())
     recipe = make_recipe()
@@ -164,7 +166,6 @@ def _failed(assignment: dict[str, str], number: int) -> TrialResult:
             phase="compile",
             message=f"no kernel for shape {number}",
             group="no kernel for shape",
-            log=f"/nowhere/worker-{number}.log",
         ),
         phase_s={"compile": 1.0},
         worker="worker-1",
