@@ -149,7 +149,7 @@ class _GraphTuner:
         if found.exact < 1.0:
             self.differs(
                 f"{found.exact:.0%} of the ops are as tuned, {found.carried:.0%} carried from "
-                "another shape"
+                f"another shape, for {signature}"
             )
         return found
 
