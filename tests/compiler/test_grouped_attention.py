@@ -36,6 +36,17 @@ def in_turn(q, k, v, mask):
     return F.scaled_dot_product_attention(q, k, repeat(v))
 
 
+def heads_in_another_order(q, k, v, mask):
+    k = k[:, [1, 0], None].expand(BATCH, GROUPS, HEADS // GROUPS, LENGTH, WIDTH).reshape(q.shape)
+    return F.scaled_dot_product_attention(q, k, repeat(v))
+
+
+def width_in_another_order(q, k, v, mask):
+    back = torch.arange(WIDTH - 1, -1, -1, device=k.device)
+    k = k[:, :, None, :, back].expand(BATCH, GROUPS, HEADS // GROUPS, LENGTH, WIDTH)
+    return F.scaled_dot_product_attention(q, k.reshape(q.shape), repeat(v))
+
+
 def used_twice(q, k, v, mask):
     k = repeat(k)
     return F.scaled_dot_product_attention(q, k, repeat(v)) + k
@@ -71,7 +82,10 @@ def test_a_site_is_one_call_without_copies(inputs, model):
     assert names.isdisjoint({"expand", "reshape"})
 
 
-@pytest.mark.parametrize("model", [in_turn, used_twice, one_for_both])
+@pytest.mark.parametrize(
+    "model",
+    [in_turn, heads_in_another_order, width_in_another_order, used_twice, one_for_both],
+)
 def test_what_is_no_site(inputs, model):
     with torch.no_grad():
         found = capture(model, inputs, {})

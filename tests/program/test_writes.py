@@ -180,3 +180,27 @@ def test_a_write_that_autograd_does_not_see_is_refused():
     found = captured(model, x, training=False)
     with torch.no_grad():
         torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
+
+
+def test_an_operator_of_the_dispatcher_writes_too():
+    def model(x):
+        y = x * 2
+        torch.ops.aten.add_.Tensor(y, torch.ones_like(y))
+        return y
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        found = capture(model, (x,), {}, front_end="dynamo")
+        torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
+
+
+def test_a_write_to_several_tensors_is_refused_by_name():
+    def model(x):
+        y = x * 2
+        torch._foreach_add_([y], 1.0)
+        return y
+
+    with torch.no_grad():
+        found = capture(model, (torch.randn(3, 4),), {}, front_end="dynamo")
+    assert not found.program.is_captured
+    assert "in-place change of several tensors by _foreach_add_" in found.program.reason

@@ -105,3 +105,17 @@ def test_one_slot_has_nothing_to_gain(spec, pool_of, observer):
         clock=pool.clock,
     )
     assert pool.submitted == []
+
+
+@pytest.mark.parametrize("call", [2, 4])
+def test_ctrl_c_leaves_nothing_under_way(spec, dimensions, costs, call):
+    pool = FakePool(synthetic_description(dimensions()), costs(), capacity=3, interrupt_at=call)
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(
+            spec().setting,
+            contenders("thunder", "torch.compile", "eager"),
+            pool=pool,
+            limit_s=None,
+            clock=pool.clock,
+        )
+    assert pool.cancelled

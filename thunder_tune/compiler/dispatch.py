@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import thunder
+import torch
 from thunder.common import CompileData, CompileStats
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.symbol import BoundSymbol
@@ -80,6 +81,18 @@ def compile_graph(
         indices: Index in the program of each op of the graph.
         training: Whether to build the backward graph too.
     """
+    compiling = thunder._with_cache_info_ctx(_compile)
+    compiled: CompiledGraph = compiling(graph, plan, indices, training=training)
+    return compiled
+
+
+def _compile(
+    graph: CapturedGraph, plan: Plan, indices: Sequence[int], *, training: bool
+) -> CompiledGraph:
+    # Constants that name neither type nor device ask for torch's settings.
+    thunder._get_cache_info().update(
+        default_dtype=torch.get_default_dtype(), default_device=torch.get_default_device()
+    )
     executors = executors_for(plan)
     packs = PackStore()
     data = CompileData(fn=graph, executors_list=executors, disable_preprocessing=True)

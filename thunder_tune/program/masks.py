@@ -60,6 +60,7 @@ class Masks:
         self._position = {node: i for i, node in enumerate(graph.nodes)}
         self._changing = _ancestors([t for n in graph.nodes if (t := written(n)) is not None])
         self._values: dict[fx.Node, torch.Tensor | None] = {}
+        self._forms: dict[tuple[fx.Node, int, int], str | None] = {}
         self._biases: dict[tuple[str, dtypes.dtype], TensorProxy] = {}
 
     def simplified(
@@ -86,21 +87,36 @@ class Masks:
             return args, kwargs
         query, key, proxy = given["query"], given["key"], given["attn_mask"]
         lengths = (query.shape[-2], key.shape[-2])
-        value = self._value(mask)
-        if value is not None and _hides_nothing(value):
-            given["attn_mask"] = None
-        elif value is not None and _hides_the_future(value, *lengths):
-            given.update(attn_mask=None, is_causal=True)
+        form = self._form(mask, *lengths)
+        if form is not None:
+            given.update(attn_mask=None, is_causal=form == "causal")
         elif dtypes.is_boolean_dtype(proxy.dtype) and not autocast:
             given["attn_mask"] = self._bias(mask, proxy, query.dtype, env)
         else:
             return args, kwargs
         return tuple(given.pop(name) for name in _ARGUMENTS[:3]), given
 
+    def _form(self, mask: fx.Node, queries: int, keys: int) -> str | None:
+        """Return "all" or "causal" for a constant mask that is this, else None."""
+        if (mask, queries, keys) not in self._forms:
+            value, form = self._value(mask), None
+            if value is not None and _hides_nothing(value):
+                form = "all"
+            elif value is not None and _hides_the_future(value, queries, keys):
+                form = "causal"
+            self._forms[mask, queries, keys] = form
+            self._forget()
+        return self._forms[mask, queries, keys]
+
+    def _forget(self) -> None:
+        """Free what was computed: each layer may make a mask of its own."""
+        self._values = {node: None for node, value in self._values.items() if value is None}
+
     def _bias(
         self, mask: fx.Node, proxy: TensorProxy, dtype: dtypes.dtype, env: Mapping[fx.Node, Any]
     ) -> TensorProxy:
         source = env[self._source(mask, env)]
+        self._forget()
         # By the proxy, not the node: a write gives a node another one.
         bias = self._biases.get((source.name, dtype))
         if bias is None:
@@ -164,7 +180,7 @@ class Masks:
                     value = getattr(args[0], node.target)(*args[1:], **kwargs)
                 else:
                     value = node.target(*args, **kwargs)
-        except _NotConstant:
+        except (_NotConstant, torch.OutOfMemoryError):
             return None
         expected = node.meta["example_value"]
         is_expected = isinstance(value, torch.Tensor) and value.dtype == expected.dtype

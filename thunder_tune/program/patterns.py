@@ -156,6 +156,14 @@ class Siblings:
                 yield positions
 
 
+def _only_adds_a_dimension(bsym: BoundSymbol) -> bool:
+    """Whether an indexing op, if it is one, takes all there is in the order that it has."""
+    if op_name(bsym) != "torch.Tensor.__getitem__":
+        return True
+    key = bsym.args[1] if isinstance(bsym.args[1], tuple) else (bsym.args[1],)
+    return all(k is None or (type(k) is slice and k == slice(None)) for k in key)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedHeads:
     """Attention over keys and values whose heads are repeated for groups of queries.
@@ -185,6 +193,8 @@ def _repetition(graph: Uses, heads: object) -> list[int] | None:
     for names in (_RESHAPES, ("torch.Tensor.expand",), _NEW_DIMENSIONS):
         position = graph.position_of_maker(heads)
         if position is None or op_name(graph.bsyms[position]) not in names:
+            return None
+        if not _only_adds_a_dimension(graph.bsyms[position]):
             return None
         positions.insert(0, position)
         heads = graph.bsyms[position].args[0]

@@ -32,9 +32,11 @@ from thunder_tune.program.writes import (
     IN_PLACE_OPERATORS,
     CannotWrite,
     Memory,
+    function_name,
     has_gradient,
     has_in_place_flag,
     name_of,
+    writes_to_many,
     written,
 )
 
@@ -85,6 +87,10 @@ class _Replay(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401
         self.current = n
+        if writes_to_many(n):
+            raise Unsupported(
+                f"in-place change of several tensors by {name_of(n)} at {source_line(n)}"
+            )
         target = written(n)
         before = self.env.get(target) if target is not None else None
         result = super().run_node(n)
@@ -134,7 +140,7 @@ class _Replay(fx.Interpreter):
         kwargs.pop("out", None)
         if has_in_place_flag(self.current) or "inplace" in kwargs:
             args, kwargs = _without_flag(target, args, kwargs)
-        elif written(self.current) is not None and target.__name__.endswith("_"):
+        elif written(self.current) is not None and function_name(target).endswith("_"):
             target = _out_of_place(target)
         if target is F.scaled_dot_product_attention:
             autocast = not self._data.autocast_stack.is_empty()
@@ -147,7 +153,7 @@ class _Replay(fx.Interpreter):
         if function is None or self._is_whole(target, function, args, kwargs):
             return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
         args, kwargs = _by_position(function, target, args, kwargs)
-        kwargs = _with_type(function, self.current, args, kwargs)
+        kwargs = _with_settings(function, self.current, args, kwargs)
         return self._or_opaque(function, target, args, kwargs)
 
     def _or_opaque(self, function: Any, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -219,22 +225,21 @@ def _by_position(function: Any, target: Any, args: Any, kwargs: Any) -> tuple[An
     return args, kwargs
 
 
-def _with_type(function: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Name the type that `torch.full` and its like took from torch's settings at capture."""
+def _with_settings(function: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Name type and device that `torch.full` and its like took from torch's settings."""
     made = node.meta.get("example_value")
-    if not isinstance(made, torch.Tensor) or node.all_input_nodes or kwargs.get("dtype"):
+    if not isinstance(made, torch.Tensor) or node.all_input_nodes:
         return kwargs
     parameters = inspect.signature(getattr(function, "meta", None) or function).parameters
-    named = list(parameters)[: len(args)]
-    if "dtype" not in parameters or "dtype" in named:
-        return kwargs
-    return {**kwargs, "dtype": made.dtype}
+    open_ = [name for name in list(parameters)[len(args) :] if kwargs.get(name) is None]
+    settings = {"dtype": made.dtype, "device": made.device}
+    return {**kwargs, **{name: value for name, value in settings.items() if name in open_}}
 
 
 def _out_of_place(target: Any) -> Any:  # noqa: ANN401 - a torch function
     """Return torch's function of the same name without the underscore."""
     for module in (torch, torch.nn.functional):
-        found = getattr(module, target.__name__[:-1], None)
+        found = getattr(module, function_name(target)[:-1], None)
         if found is not None:
             return found
     return on_a_copy(target)

@@ -45,9 +45,14 @@ class CannotWrite(Exception):
 
 def name_of(node: fx.Node) -> str:
     """Return the name of what a node calls."""
-    if isinstance(node.target, str):
-        return node.target
-    return str(getattr(node.target, "__name__", node.target))
+    return function_name(node.target)
+
+
+def function_name(target: Any) -> str:  # noqa: ANN401 - a node's target
+    """Return the name of a function, method or operator."""
+    if isinstance(target, torch._ops.OpOverload):  # "aten::add_", whatever its overload
+        return str(target._schema.name.rsplit("::", 1)[-1])
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
 def written(node: fx.Node) -> fx.Node | None:
@@ -57,6 +62,19 @@ def written(node: fx.Node) -> fx.Node | None:
     out = node.kwargs.get("out")
     if isinstance(out, fx.Node):
         return out
+    first = _changed_argument(node)
+    return first if isinstance(first, fx.Node) else None
+
+
+def writes_to_many(node: fx.Node) -> bool:
+    """Whether a call writes to a list of tensors."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    return isinstance(node.kwargs.get("out") or _changed_argument(node), (tuple, list))
+
+
+def _changed_argument(node: fx.Node) -> Any:  # noqa: ANN401 - a node, or nodes
+    """Return what a call writes to in place, or None."""
     name = name_of(node)
     is_named_so = name.endswith("_") and not name.endswith("__") and name not in _NOT_WRITES
     is_python = getattr(node.target, "__module__", "") == "_operator"  # and_, not_, is_
@@ -65,8 +83,7 @@ def written(node: fx.Node) -> fx.Node | None:
         or (is_named_so and not is_python)
         or has_in_place_flag(node)
     )
-    first = node.args[0] if node.args else node.kwargs.get("input")
-    return first if writes and isinstance(first, fx.Node) else None
+    return (node.args[0] if node.args else node.kwargs.get("input")) if writes else None
 
 
 def has_in_place_flag(node: fx.Node) -> bool:

@@ -58,22 +58,26 @@ def rehearse(
     """
     started = clock()
     shown = Rehearsal()
-    waiting = {}
-    for contender in contenders:
-        candidate = Candidate(assignment=contender.assignment, plan_key="")
-        waiting[pool.submit(MeasureJob(setting=setting, candidate=candidate))] = contender.name
-    while waiting:
-        left_s = TICK_S if limit_s is None else min(TICK_S, started + limit_s - clock())
-        if left_s <= 0.0:
-            break
-        for ticket, result in pool.wait(left_s):
-            name = waiting.pop(ticket)
-            if result.failure is not None:
-                shown.failures[name] = result.failure
-            else:
-                shown.build_s[name] = result.first_call_s or 0.0
-    if waiting:
-        pool.cancel()
+    waiting: dict[int, str] = {}
+    is_over = False
+    try:
+        for contender in contenders:
+            candidate = Candidate(assignment=contender.assignment, plan_key="")
+            waiting[pool.submit(MeasureJob(setting=setting, candidate=candidate))] = contender.name
+        while waiting and not is_over:
+            left_s = TICK_S if limit_s is None else started + limit_s - clock()
+            is_over = left_s <= 0.0  # what is ready by now still counts
+            for ticket, result in pool.wait(max(0.0, min(TICK_S, left_s))):
+                name = waiting.pop(ticket, None)
+                if name is None:  # of an earlier rehearsal that was cut short
+                    continue
+                if result.failure is not None:
+                    shown.failures[name] = result.failure
+                else:
+                    shown.build_s[name] = result.first_call_s or 0.0
+    finally:
+        if waiting:
+            pool.cancel()
     for name in waiting.values():
         shown.failures[name] = Failure(
             kind="timeout",
