@@ -146,6 +146,18 @@ def test_a_study_of_another_setting_is_found_before_the_search(use_pools, capsys
     assert pools == {}
 
 
+def test_one_shape_that_goes_on_alone_leaves_the_file_of_all_alone(use_pools, capsys):
+    use_pools()
+    assert run([*RUN, "--shapes", "1,8"]) == 0
+    before = Path("mlp.recipe.json").read_text()
+    assert run(["run", "--study", "s@8", "--trials", "6"]) == 0
+    assert Path("mlp.recipe.json").read_text() == before
+    alone = read_recipe(Path("mlp.8.recipe.json"))
+    assert [plan.signature for plan in alone.plans] == [inputs(8)]
+    assert run(["run", "--study", "s"]) == 0  # nothing is left to do: all are put together anew
+    assert read_recipe(Path("mlp.recipe.json")).by_shape[1] == alone
+
+
 def test_the_time_budget_is_divided(use_pools, own_folder):
     use_pools()
     assert run([*RUN, "--shapes", "1,8", "--time-budget", "10m"]) == 0

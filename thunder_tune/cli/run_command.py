@@ -23,7 +23,7 @@ from thunder_tune.errors import InputError
 from thunder_tune.recipes import write_recipe
 from thunder_tune.values.documents import Document
 from thunder_tune.values.recipe import TunedPlan
-from thunder_tune.values.shapes import studies_by_shape
+from thunder_tune.values.shapes import run_of_study, studies_by_shape
 from thunder_tune.values.study import Outcome, StudySpec
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def run(
     new = None if model is None else new_specs(study, flags, budget)
     with services.database(storage) as database:
         name, specs = new or _resumed(study or "", database, flags, budget)
-        path = out or default_path(specs[0].setting.source.name)
+        shape = name.removeprefix(run_of_study(name))  # one of several leaves their file alone
+        path = out or default_path(specs[0].setting.source.name + shape)
         check_writable(path)
         if dry_run:
             return _dry_run(specs, database, as_json)
