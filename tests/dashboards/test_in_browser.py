@@ -80,6 +80,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 def test_a_reader_finds_what_won_and_what_failed(page: Any, address: str, tmp_path: Path):
     def shot(name: str) -> None:
+        page.wait_for_load_state()
         page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
 
     page.goto(address)
