@@ -11,7 +11,7 @@ from starlette.responses import Response
 from thunder_tune.dashboards import documents, insight, trial_table
 from thunder_tune.dashboards.events import events
 from thunder_tune.dashboards.responses import SafeJson
-from thunder_tune.dashboards.source import Source, progress
+from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
 from thunder_tune.storage.listing import summary_document
 from thunder_tune.values.documents import program_document
@@ -58,10 +58,11 @@ def study(request: Request, name: Name) -> Document:
     """Tell where a study stands, what it was asked and what a worker found out."""
     source = source_of(request)
     record = source.database.study(name)
-    summary = next(s for s in source.database.studies() if s.name == name)
-    how_far = progress(record, source.tables.of(name))
+    table = source.tables.of(name)
     found = source.database.description(name)
-    return documents.study_document(summary_document(summary), record, how_far, found)
+    return documents.study_document(
+        summary_document(summary(record, table)), record, progress(record, table), found
+    )
 
 
 @router.get("/studies/{name}/events", response_class=StreamingResponse)

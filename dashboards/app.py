@@ -15,12 +15,16 @@ from starlette.types import ASGIApp
 
 from thunder_tune.__about__ import __version__
 from thunder_tune.dashboards import api, pages
+from thunder_tune.dashboards.recent import Recent
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.security import LOCAL_NAMES, Guard
 from thunder_tune.dashboards.source import Source
+from thunder_tune.dashboards.views import StudyView
 from thunder_tune.errors import NotFoundError, ThunderTuneError
 
 FOLDER = Path(__file__).parent
+FRESH_S = 2.0
+"""How old a study's page may be where no trial was added; a confirmation adds none."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +51,7 @@ def create_app(
         default_response_class=SafeJson,
     )
     app.state.source = source
+    app.state.views = Recent[StudyView](FRESH_S)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")

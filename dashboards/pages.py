@@ -10,6 +10,7 @@ from starlette.responses import Response
 from thunder_tune.dashboards import insight, languages, trial_table, views
 from thunder_tune.dashboards.api import Digest, Name, Number, Role, SortKey, State, source_of
 from thunder_tune.dashboards.charts import bars, repeats
+from thunder_tune.dashboards.recent import Recent
 from thunder_tune.dashboards.responses import SafeHtml
 from thunder_tune.dashboards.templating import render, study_path
 from thunder_tune.errors import NotFoundError
@@ -101,9 +102,13 @@ def studies(
 @router.get("/studies/{name}")
 def study(request: Request, name: Name) -> Response:
     """Show a study."""
-    _ = languages.translator(language_of(request))
-    view = views.study_view(
-        source_of(request), name, lambda number: study_path(name, "trials", number), _
+    source, language = source_of(request), language_of(request)
+    version = (*source.database.count(name), source.database.study(name).state)
+    recent: Recent[views.StudyView] = request.app.state.views
+    view = recent.get(
+        (name, language),
+        version,
+        lambda: views.study_view(source, name, _trial_link(name), languages.translator(language)),
     )
     return page(request, "study.html", view=view, name=name)
 

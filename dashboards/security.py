@@ -60,6 +60,8 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             answer: ASGIApp = self._refusal(scope) or self._app
+            if scope["method"] == "HEAD":  # the server sends no body, whatever the app makes
+                scope = {**scope, "method": "GET"}
             await answer(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> Response | None:

@@ -11,7 +11,7 @@ from platformdirs import user_data_dir
 from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.trial_table import Tables, TrialTable
 from thunder_tune.errors import NotFoundError
-from thunder_tune.storage import Database, StudyRecord, TrialRecord
+from thunder_tune.storage import Database, StudyRecord, StudySummary, TrialRecord
 from thunder_tune.values.recipe import Recipe
 
 LOG_LINES, LOG_BYTES = 60, 32_768
@@ -115,4 +115,20 @@ def progress(record: StudyRecord, table: TrialTable) -> Progress:
         counts["pruned"],
         spent.total_seconds(),
         left,
+    )
+
+
+def summary(record: StudyRecord, table: TrialTable) -> StudySummary:
+    """Return the study's line in a list, from its table: the database would read every row."""
+    best = insight.best(insight.measured(table))
+    baseline = insight.best(insight.measured(table, "baseline"))
+    return StudySummary(
+        name=record.spec.name,
+        model=record.spec.setting.source.name,
+        device=record.spec.setting.source.device,
+        state=record.state,
+        trials=insight.counts(table).total(),
+        best_ms=best.latency_ms if best else None,
+        best_baseline_ms=baseline.latency_ms if baseline else None,
+        created_at=record.created_at,
     )

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts import bars, program_map, trials
 from thunder_tune.dashboards.charts.drawing import Translate
-from thunder_tune.dashboards.source import Progress, Source, progress
+from thunder_tune.dashboards.source import Progress, Source, progress, summary
 from thunder_tune.storage import StudyRecord, StudySummary, TrialOutline
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.documents import disturbances
@@ -106,7 +106,6 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
     """
     database = source.database
     record, table = database.study(name), source.tables.of(name)
-    summary = next(s for s in database.studies() if s.name == name)
     measured, baselines = insight.measured(table), insight.measured(table, "baseline")
     comparison, effects = database.comparison(name), insight.effects(table)
     contenders = (
@@ -116,7 +115,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
     )
     importance = [(e.dimension, e.share) for e in effects[:12]]
     return StudyView(
-        summary=summary,
+        summary=summary(record, table),
         record=record,
         progress=progress(record, table),
         description=database.description(name),

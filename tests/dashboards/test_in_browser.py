@@ -46,8 +46,10 @@ def address(stored: Database, tmp_path: Path) -> Iterator[str]:
     found = re.search(r"http://\S+", line)
     assert found, line
     yield found.group().rstrip("/")
+    ended = server.poll()
     server.send_signal(signal.SIGTERM)
-    server.communicate(timeout=60)
+    _out, said = server.communicate(timeout=60)
+    assert ended is None, f"the server ended by itself with {ended}: {said}"
 
 
 @pytest.fixture

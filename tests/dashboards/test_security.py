@@ -65,6 +65,11 @@ def test_nothing_can_be_done_but_read(
     assert client.request(method, path).status_code == 405
 
 
+@pytest.mark.parametrize("path", ["/", "/studies/vit", "/api/studies"])
+def test_heads_can_be_asked_for(client: TestClient, filled: Database, path: str):
+    assert client.head(path).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/", "/studies/vit", "/api/studies", "/nope", "/static/app.js"])
 def test_every_answer_has_the_headers(client: TestClient, filled: Database, path: str):
     answer = client.get(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from thunder_tune.dashboards import source as module
-from thunder_tune.dashboards.source import Source, progress
+from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
 from thunder_tune.storage import Database
 from thunder_tune.testing.sample_values import make_result, make_spec
@@ -77,3 +77,10 @@ def test_a_missing_trial_is_named(database: Database):
     database.create_study(make_spec())
     with pytest.raises(NotFoundError, match="trial 3 of study 'study' does not exist: it has 0"):
         Source.of(database).trial("study", 3)
+
+
+def test_a_summary_is_that_of_the_list(filled: Database):
+    source = Source.of(filled)
+    for expected in filled.studies():
+        name = expected.name
+        assert summary(filled.study(name), source.tables.of(name)) == expected

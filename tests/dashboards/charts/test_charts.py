@@ -4,7 +4,7 @@ import math
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_tune.dashboards import insight
@@ -77,6 +77,7 @@ def test_what_is_not_finite_is_left_out():
     drawn(repeats.in_order((1.0, nan, 2.0, inf), same))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(), min_size=2, max_size=60))
 def test_any_repeats_can_be_drawn(samples: list[float]):
     repeats.distribution(samples, samples[0], (samples[0], samples[1]), same)
