@@ -16,7 +16,12 @@ FUNCTIONS = {
     "dropout": lambda x: F.dropout(x, 0.5),
     "dropout in place": lambda x: F.dropout(x, 0.5, True, True),
     "dropout of all": lambda x: F.dropout(x, 1.0),
+    "dropout of torch": lambda x: torch.dropout(x, 0.5, True),
+    "dropout of torch by name": lambda x: torch.dropout(x, p=0.5, train=True),
+    "dropout of torch in place": lambda x: torch.dropout_(x, 0.5, True),
+    "no dropout of torch": lambda x: torch.dropout(x, 0.5, False),
     "dropout of channels": lambda x: F.dropout1d(x, 0.5),
+    "dropout of torch's channels": lambda x: torch.feature_dropout(x, p=0.5, train=True),
     "attention": lambda x: F.scaled_dot_product_attention(
         x[:, None], x[:, None], x[:, None], dropout_p=0.5
     ),
@@ -88,3 +93,50 @@ def test_a_random_function_that_thunder_only_wraps_is_refused_in_training():
     assert not program.is_captured
     assert "alpha_dropout is random" in program.reason
     assert "test_randomness.py" in program.reason
+
+
+RANDOM = {
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True),
+    "feature_alpha_dropout": lambda x: torch.feature_alpha_dropout(x, 0.5, True),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.5, True)[0],
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("front_end", ["auto", "thunder.jit"])
+def test_no_front_end_takes_what_it_cannot_differentiate(name, front_end):
+    model, x = Random(RANDOM[name]), torch.randn(4, 4)
+    program = capture(model, (x,), {}, front_end=front_end, training=True).program
+    assert program.front_end == "none"
+    assert f"thunder.jit: {name} is random" in program.reason
+
+
+def without_gradient(x):
+    with torch.no_grad():
+        noise = F.alpha_dropout(x, 0.5, True)
+    return x + noise
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        without_gradient,
+        lambda x: x.detach().relu() + F.alpha_dropout(x.detach(), 0.5, True) + x,
+        lambda x: x + F.alpha_dropout(torch.ones(4), 0.5, True),
+        lambda x: F.alpha_dropout(x, 0.5, False),
+    ],
+    ids=["no_grad", "detached", "of a constant", "not training"],
+)
+def test_the_interpreter_takes_what_needs_no_gradient_or_is_not_random(function):
+    model, x = Random(function), torch.randn(4, 4)
+    program = capture(model, (x,), {}, front_end="thunder.jit", training=True).program
+    assert program.front_end == "thunder.jit", program.reason
+
+
+@pytest.mark.parametrize("front_end", ["dynamo", "thunder.jit"])
+def test_a_random_slope_has_the_gradient_of_its_own_numbers(front_end):
+    model, x = Random(lambda x: F.rrelu(x, training=True)), torch.randn(4, 4)
+    found = capture(model, (x,), {}, front_end=front_end, training=True)
+    result = build(model, resolve(found.program, {}), found)(x)
+    (gradient,) = torch.autograd.grad(result.sum(), [model.linear.bias])
+    torch.testing.assert_close(gradient, (result / model.linear(x)).sum(0))

@@ -8,13 +8,17 @@ from typing import Any
 
 import thunder
 import torch
-from thunder.core.prims import PrimIDs
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform, unwrap_return_value
 from thunder.extend import get_always_executors
 
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
+from thunder_tune.program.kinds import STRUCTURAL
+from thunder_tune.program.opaque import is_random
 from thunder_tune.program.simplify import simplified
 from thunder_tune.program.structure import analyse
 
@@ -78,6 +82,9 @@ class JitFrontEnd:
         if any(_reads_a_value(b) for b in trace.bound_symbols):
             # The tracer follows the branch that this call takes and never looks again.
             raise CaptureError("it reads a tensor's value on the host (.item()): would be frozen")
+        name = _random_without_gradient(trace) if training else ""
+        if name:
+            raise CaptureError(f"{name} is random and Thunder only wraps it: no gradient")
         graph = CapturedGraph(trace=simplified(trace), bound=cache[-1].computation_fn)
         cache[-1] = cache[-1]._replace(computation_fn=graph)
         return Capture(
@@ -93,3 +100,29 @@ class JitFrontEnd:
 
 def _reads_a_value(bsym: BoundSymbol) -> bool:
     return bsym.sym.id == PrimIDs.ITEM or any(_reads_a_value(sub) for sub in bsym.subsymbols)
+
+
+def _random_without_gradient(trace: TraceCtx) -> str:
+    """Return the name of a random op that a gradient goes through and Thunder only wraps, or "".
+
+    Its backward pass computes it again, with other random numbers.
+    """
+    tracked = {p.name for p in trace.args or () if isinstance(p, TensorProxy) and p.requires_grad}
+    for bsym in trace.bound_symbols:
+        if bsym.sym.id in STRUCTURAL or not tracked & {p.name for p in bsym.flat_proxy_args}:
+            continue
+        results = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+        is_detached = any(ProxyTag.DETACHED_AUTOGRAD_GRAPH in p.tags for p in results)
+        if is_detached or bsym.sym.id == "torch.detach":
+            continue
+        if _is_random_and_wrapped(bsym):
+            return str(bsym.sym.name)
+        tracked |= {p.name for p in results if is_inexact_dtype(p.dtype)}
+    return ""
+
+
+def _is_random_and_wrapped(bsym: BoundSymbol) -> bool:
+    function = getattr(bsym.sym.meta, "__torchfn", None)
+    if function is not None and OpTags.AUTO_REGISTERED in (bsym.sym.tags or ()):
+        return is_random(function, bsym.args, bsym.kwargs)
+    return any(_is_random_and_wrapped(sub) for sub in bsym.subsymbols)

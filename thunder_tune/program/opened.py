@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
@@ -149,14 +151,59 @@ def _attention_with_weights(
     return ltorch.matmul(weights, v), weights
 
 
+def _safe(composite: Callable[..., TensorProxy]) -> Callable[..., TensorProxy]:
+    """Return Thunder's composite of SDPA with torch's result for queries that see no key: zeros.
+
+    Taken apart, as training does where no executor brings a gradient, a plain softmax gives NaN
+    there, and NaN gradients everywhere. Such a query sees every key instead and its result is
+    dropped, so no gradient comes from it.
+    """
+
+    @functools.wraps(composite)
+    def safe(
+        query: TensorProxy,
+        key: TensorProxy,
+        value: TensorProxy,
+        attn_mask: TensorProxy | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> TensorProxy:
+        if attn_mask is None:
+            return composite(query, key, value, None, dropout_p, is_causal, scale=scale)
+        if dtypes.is_boolean_dtype(attn_mask.dtype):
+            blind = ltorch.logical_not(ltorch.any_tensor(attn_mask, -1, keepdim=True))
+            mask = ltorch.logical_or(attn_mask, blind)
+        else:
+            blind = ltorch.all_tensor(ltorch.eq(attn_mask, float("-inf")), -1, keepdim=True)
+            mask = ltorch.masked_fill(attn_mask, blind, 0.0)
+        y = composite(query, key, value, mask, dropout_p, is_causal, scale=scale)
+        dropped: TensorProxy = ltorch.masked_fill(y, blind, 0.0)
+        return dropped
+
+    return safe
+
+
+# In place, since every way to attention leads to this symbol: replay, interpreter and autocast.
+object.__setattr__(
+    ltorch.scaled_dot_product_attention, "meta", _safe(ltorch.scaled_dot_product_attention.meta)
+)
+
+
+def _dropout(input: TensorProxy, p: float, train: bool) -> TensorProxy:
+    """`torch.dropout`, which Thunder only wraps, as `torch.nn.functional.dropout`."""
+    y: TensorProxy = ltorch.dropout(input, p, train)
+    return y
+
+
 def _channel_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a dropout of whole channels as a product with a random mask, which has a gradient."""
 
     def opened(x: TensorProxy, p: float = 0.5, training: bool = True) -> TensorProxy:
         if not training or p == 0.0:
             return x
-        ones = ltorch.ones_like(x)
-        mask = opaque_call(function, (ones,), {"p": p, "training": True}, has_gradient=False)
+        mask = opaque_call(function, (ltorch.ones_like(x), p, True), {}, has_gradient=False)
         masked: TensorProxy = x * mask
         return masked
 
@@ -166,5 +213,9 @@ def _channel_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
 OPENED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: _multi_head_attention,
     F.scaled_dot_product_attention: _attention,
-    **{f: _channel_dropout(f) for f in (F.dropout1d, F.dropout2d, F.dropout3d)},
+    torch.dropout: _dropout,
+    **{
+        f: _channel_dropout(f)
+        for f in (F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
+    },
 }
