@@ -70,7 +70,10 @@ def study_events(request: Request, name: Name) -> Response:
     """Stream a `progress` event whenever a study changes, until it no longer runs."""
     source = source_of(request)
     source.database.study(name)
-    return StreamingResponse(events(source.database, name), media_type="text/event-stream")
+    return StreamingResponse(
+        events(source.database, name, is_closing=request.app.state.is_closing),
+        media_type="text/event-stream",
+    )
 
 
 @router.get("/studies/{name}/trials")

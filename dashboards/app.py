@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -33,6 +33,7 @@ def create_app(
     *,
     token: str | None = None,
     hosts: Collection[str] | None = LOCAL_NAMES,
+    is_closing: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
     """Make the application for one database, which the caller closes.
 
@@ -40,6 +41,7 @@ def create_app(
         source: Of the database to show; nothing is written to it.
         token: See `Guard`.
         hosts: See `Guard`.
+        is_closing: Whether the server is about to end: streams of events then end too.
     """
     app = FastAPI(
         title="thunder-tune",
@@ -51,6 +53,7 @@ def create_app(
         default_response_class=SafeJson,
     )
     app.state.source = source
+    app.state.is_closing = is_closing
     app.state.views = Recent[StudyView](FRESH_S)
     app.include_router(api.router)
     app.include_router(pages.router)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.concurrency import run_in_threadpool
 
@@ -12,17 +12,24 @@ from thunder_tune.errors import ThunderTuneError
 from thunder_tune.storage import Database
 
 POLL_S = 2.0
+NAP_S = 0.2
 KEEP_ALIVE = 10
 """Polls without news after which a comment is sent, so that a lost reader is noticed."""
 
 
-async def events(database: Database, study: str, poll_s: float = POLL_S) -> AsyncIterator[str]:
+async def events(
+    database: Database,
+    study: str,
+    poll_s: float = POLL_S,
+    is_closing: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[str]:
     """Yield a `progress` event at once and at each change; end once the study does not run.
 
     Args:
         database: To poll.
         study: Name of an existing study.
         poll_s: Seconds between two looks.
+        is_closing: Whether the server is about to end, and the stream with it.
     """
     told, quiet = "", 0
     while True:
@@ -41,7 +48,12 @@ async def events(database: Database, study: str, poll_s: float = POLL_S) -> Asyn
         if news["state"] != "running":
             yield _event("end", news)
             return
-        await asyncio.sleep(poll_s)
+        waited_s = 0.0
+        while waited_s < poll_s and not is_closing():
+            await asyncio.sleep(NAP_S)
+            waited_s += NAP_S
+        if is_closing():
+            return
 
 
 def _look(database: Database, study: str) -> dict[str, object]:

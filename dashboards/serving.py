@@ -59,16 +59,22 @@ def serve(database: Database, listener: socket.socket, *, host: str, token: str 
     """
     source = Source.of(database)
     threading.Thread(target=_warm, args=(source,), daemon=True).start()
-    app = create_app(source, token=token, hosts=LOCAL_NAMES if host in LOCAL_NAMES else None)
+    app = create_app(
+        source,
+        token=token,
+        hosts=LOCAL_NAMES if host in LOCAL_NAMES else None,
+        is_closing=lambda: server.should_exit,
+    )
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,  # addresses may hold the token
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=1,  # streams of events would never end
+        timeout_graceful_shutdown=3,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
 
 
 def _warm(source: Source) -> None:

@@ -37,3 +37,11 @@ def test_a_study_that_is_done_is_told_once(filled: Database):
 
 def test_a_study_that_is_gone_ends_the_stream(database: Database):
     assert asyncio.run(told(database, "nope")) == ["event: problem"]
+
+
+def test_the_stream_ends_with_the_server(filled: Database):
+    async def all_of() -> list[str]:
+        return [e async for e in events(filled, "bert", poll_s=1e9, is_closing=lambda: True)]
+
+    (only,) = asyncio.run(all_of())
+    assert only.startswith("event: progress")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -35,5 +36,6 @@ def dashboard(
     with services.database(storage) as database, serving.bind(host, port) as listener:
         place = serving.address(host, listener.getsockname()[1], needed)
         print(f"{database.shown_url} is shown at {place} (Ctrl-C ends)", file=sys.stderr)
-        serving.serve(database, listener, host=host, token=needed)
+        with suppress(KeyboardInterrupt):  # the way to end it
+            serving.serve(database, listener, host=host, token=needed)
     return exits.DONE
