@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
 
@@ -106,3 +107,10 @@ def test_fused():
     }
     built = build(boolean, resolve(found.program, assignment), found)
     assert_like_eager(built, boolean, qkv, padding((4, -2, 0)))
+
+
+def test_thunders_own_symbol_is_left_as_it_is():
+    before = ltorch.scaled_dot_product_attention.meta
+    with torch.no_grad():
+        capture(lambda q: F.scaled_dot_product_attention(q, q, q), (torch.randn(1, 1, 2, 4),), {})
+    assert ltorch.scaled_dot_product_attention.meta is before

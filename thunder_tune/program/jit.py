@@ -19,6 +19,7 @@ from thunder.extend import get_always_executors
 from thunder_tune.program.frontend import Capture, CapturedGraph, CaptureError, signature_of
 from thunder_tune.program.kinds import STRUCTURAL
 from thunder_tune.program.opaque import is_random
+from thunder_tune.program.opened import safe_attention
 from thunder_tune.program.simplify import simplified
 from thunder_tune.program.structure import analyse
 
@@ -68,7 +69,7 @@ class JitFrontEnd:
             disable_torch_autograd=True,  # a bound graph brings its own backward
         )
         try:
-            with torch.set_grad_enabled(training):
+            with torch.set_grad_enabled(training), safe_attention():
                 entry(*args, **kwargs)
         except Exception as error:
             cause = error.__cause__ or error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import thunder.torch as ltorch
@@ -185,10 +186,20 @@ def _safe(composite: Callable[..., TensorProxy]) -> Callable[..., TensorProxy]:
     return safe
 
 
-# In place, since every way to attention leads to this symbol: replay, interpreter and autocast.
-object.__setattr__(
-    ltorch.scaled_dot_product_attention, "meta", _safe(ltorch.scaled_dot_product_attention.meta)
-)
+@contextmanager
+def safe_attention() -> Iterator[None]:
+    """Trace attention so that queries which see no key give zeros, inside the block.
+
+    The symbol itself is changed, since every way to attention leads to it (replay, interpreter,
+    autocast), and only while a model is captured: Thunder's own recipe runs as it is.
+    """
+    symbol = ltorch.scaled_dot_product_attention
+    before = symbol.meta
+    object.__setattr__(symbol, "meta", _safe(before))
+    try:
+        yield
+    finally:
+        object.__setattr__(symbol, "meta", before)
 
 
 def _dropout(input: TensorProxy, p: float, train: bool) -> TensorProxy:

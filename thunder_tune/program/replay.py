@@ -27,7 +27,7 @@ from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from thunder_tune.program.masks import Masks
 from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
-from thunder_tune.program.opened import OPENED
+from thunder_tune.program.opened import OPENED, safe_attention
 from thunder_tune.program.writes import (
     IN_PLACE_OPERATORS,
     CannotWrite,
@@ -295,7 +295,8 @@ def trace_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> TraceCtx:
 
     tracer: Callable[..., TraceCtx] = thunder.trace()
     try:
-        return thunder._with_cache_info_ctx(tracer)(program, *inputs)
+        with safe_attention():
+            return thunder._with_cache_info_ctx(tracer)(program, *inputs)
     except Unsupported:
         raise
     except Exception as error:
