@@ -32,6 +32,8 @@ def seconds(value: float | None) -> str:
     """Write a duration: 0.35 s, 12.3 s, 4 min 05 s, 2 h 03 min."""
     if value is None or not math.isfinite(value):
         return _special(value)
+    if value == 0:
+        return "0 s"
     if value < 0.1:
         return f"{1000 * value:.1f} ms"
     if value < 60:
@@ -51,10 +53,8 @@ def memory(count: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Write an error ratio or a share of times: three significant digits."""
-    if value is None or not math.isfinite(value):
-        return _special(value)
-    return f"{value:.3g}"
+    """Write an error ratio: three significant digits."""
+    return _special(value) if value is None else significant(value, 3)
 
 
 def speedup(value: float | None) -> str:

@@ -44,6 +44,8 @@ def token_for(host: str, given: str | None) -> str | None:
 
 def address(host: str, port: int, token: str | None) -> str:
     """Return what to open in a browser."""
+    if host in ("0.0.0.0", "::", ""):  # every address: by name it can be opened from elsewhere
+        host = socket.gethostname()
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/{f'?token={token}' if token else ''}"
 

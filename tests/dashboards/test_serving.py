@@ -49,6 +49,7 @@ def test_a_weak_token_is_refused(token: str):
     [
         ("127.0.0.1", None, "http://127.0.0.1:80/"),
         ("::1", None, "http://[::1]:80/"),
+        ("0.0.0.0", "secret", f"http://{socket.gethostname()}:80/?token=secret"),
         ("gpu", "secret", "http://gpu:80/?token=secret"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -94,7 +95,7 @@ def _outline(
     kind: str | None,
     cause: str | None,
 ) -> TrialOutline:
-    data: dict[str, Any] = documents.decode(document)
+    data = _decoded(document)
     timing, accuracy = data.get("timing") or {}, data.get("accuracy") or {}
     interval = timing.get("ci95_ms")
     return TrialOutline(
@@ -113,6 +114,15 @@ def _outline(
         environment_key=environment_key or "",
         created_at=created_at,
     )
+
+
+def _decoded(document: str) -> dict[str, Any]:
+    """Decode a document twice as fast as `json` does, which is left what only it takes."""
+    try:
+        data: dict[str, Any] = from_json(document)
+    except ValueError:  # a lone surrogate
+        data = documents.decode(document)
+    return data
 
 
 def _float(value: Any) -> float | None:  # noqa: ANN401 - a number, or "NaN" and its like

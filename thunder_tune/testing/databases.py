@@ -185,6 +185,16 @@ class DatabaseContract:
         assert database.outlines("study", after=0, limit=1) == [crash]
         assert [t.number for t in database.trials("study", numbers=(2, 0))] == [0, 2]
 
+    @FEW
+    @given(result=trial_results())
+    def test_any_result_has_an_outline(self, database: Database, result: TrialResult) -> None:
+        """Whatever text and numbers it holds."""
+        if not database.studies():
+            database.create_study(make_spec())
+        number = database.add_trial("study", result)
+        (outline,) = database.outlines("study", after=number - 1)
+        assert dict(outline.assignment) == dict(result.candidate.assignment)
+
     def test_threads_lose_nothing(self, database: Database) -> None:
         """Several threads that add at once get distinct numbers."""
         database.create_study(make_spec())
