@@ -193,7 +193,9 @@ class DatabaseContract:
             database.create_study(make_spec())
         number = database.add_trial("study", result)
         (outline,) = database.outlines("study", after=number - 1)
-        assert dict(outline.assignment) == dict(result.candidate.assignment)
+        (stored,) = database.trials("study", numbers=(number,))
+        assert outline.assignment == stored.result.candidate.assignment
+        assert outline.state == result.state
 
     def test_threads_lose_nothing(self, database: Database) -> None:
         """Several threads that add at once get distinct numbers."""
