@@ -174,13 +174,22 @@ def show(
             (name, database.study(name).state, database.trials(name))
             for name in _studies_of(database, study)
         ]
+        drawn = [] if as_json else [_plots(database, name) for name, *_rest in found]
     if as_json:
         documents = [_study_document(*one) for one in found]
         print(json.dumps(_one_or_several(study, documents)))
         return exits.DONE
-    for one in found:
-        _show(*one)
+    for one, plots in zip(found, drawn, strict=True):
+        _show(*one, plots)
     return exits.DONE
+
+
+def _plots(database: Database, study: str) -> list[str]:
+    from thunder_tune.cli import plots
+    from thunder_tune.dashboards.trial_table import Tables
+
+    table = Tables(database).of(study)
+    return ["\n".join(lines) for lines in (plots.bars(table), plots.trade_off(table)) if lines]
 
 
 def _study_document(study: str, state: str, trials: Sequence[TrialRecord]) -> Document:
@@ -198,7 +207,7 @@ def _study_document(study: str, state: str, trials: Sequence[TrialRecord]) -> Do
     }
 
 
-def _show(study: str, state: str, trials: Sequence[TrialRecord]) -> None:
+def _show(study: str, state: str, trials: Sequence[TrialRecord], plots: Sequence[str]) -> None:
     from thunder_tune.cli import tables
 
     numbers = ("number", "latency ms", "95 % interval", "error", "first call s")
@@ -230,6 +239,8 @@ def _show(study: str, state: str, trials: Sequence[TrialRecord]) -> None:
         )
     screen = tables.console()
     screen.print(made)
+    for plot in plots:
+        screen.print(f"\n{plot}", soft_wrap=True)
     if groups := failure_groups([t.result for t in trials]):
         screen.print(tables.failures(groups))
 
