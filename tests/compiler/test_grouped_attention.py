@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_tune.compiler import build
+from thunder_tune.compiler import build, viability
 from thunder_tune.program import capture
 from thunder_tune.values.plan import resolve
 
@@ -77,6 +77,7 @@ def test_a_site_is_one_call_without_copies(inputs, model):
         built = build(model, plan, found)
         torch.testing.assert_close(built(*inputs), model(*inputs))
     assert built.applied == 1.0
+    assert viability(found, "cpu")(site.class_id, "grouped_sdpa") == ""
     names = {b.sym.name for b in built.graphs[0].forward.bound_symbols}
     assert "grouped_sdpa" in names
     assert names.isdisjoint({"expand", "reshape"})

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_tune.compiler import build
+from thunder_tune.compiler import build, viability
 from thunder_tune.executors.linear_add import addmm_residual
 from thunder_tune.program import capture
 from thunder_tune.values.plan import resolve
@@ -77,6 +77,8 @@ def test_results_and_whatever_else_lives(inputs, model, flags):
     with torch.no_grad():
         found = capture(model, inputs, {})
         assert {s.rewrite for s in found.program.sites} == {"linear_add"}
+        offered = viability(found, "cpu")
+        assert {offered(c.id, "addmm_residual") for c in found.program.site_classes} == {""}
         choices = {f"rewrite:{c.id}": "addmm_residual" for c in found.program.site_classes}
         built = build(model, resolve(found.program, choices), found)
         for _ in range(2):

@@ -60,9 +60,11 @@ def _refusal(capture: Capture, class_id: str, target: str) -> str:
     trace = clone_trace(graph.trace)
     data = CompileData(fn=graph, executors_list=[], disable_preprocessing=True)
     with compile_data_and_stats(data, CompileStats()), tracectx(trace):
-        bsyms = [ops_of(trace)[i - first] for i in found.ops if not program.ops[i].is_view]
+        ops = ops_of(trace)
         if isinstance(found, Site):
-            bsyms = [composite_of(found.rewrite, bsyms)]
+            bsyms = [composite_of(found.rewrite, [ops[i - first] for i in found.ops])]
+        else:
+            bsyms = [ops[i - first] for i in found.ops if not program.ops[i].is_view]
         for bsym in bsyms:
             if program.training and target in FUSERS and _is_wrapped(bsym):
                 return f"has no gradient of {op_name(bsym)} that stays in a fusion"
