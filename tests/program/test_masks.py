@@ -145,6 +145,15 @@ def test_one_bias_serves_every_layer_and_only_holds_what_differs(inputs):
     assert {tuple(b.args[3].shape) for b in attentions(found)} == {(3, 1, LENGTH, LENGTH)}
 
 
+def test_entries_of_a_row_stay_side_by_side(inputs):
+    def rows_that_see_all_or_nothing(x, padding):
+        return padding.to(torch.bool)[:, None, :, None].expand(-1, -1, -1, LENGTH)
+
+    found = capture(Attention(rows_that_see_all_or_nothing), inputs, {})
+    fills = [b for b in found.graphs[0].trace.bound_symbols if b.sym.name == "masked_fill"]
+    assert [tuple(b.output.shape) for b in fills] == [(3, 1, LENGTH, LENGTH)]
+
+
 def test_a_random_mask_stays_random(inputs):
     def dropped(x, padding):
         return (torch.rand(LENGTH, LENGTH, device=x.device) > 0.5) | triangle(x, padding)

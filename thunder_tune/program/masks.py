@@ -117,6 +117,8 @@ class Masks:
     ) -> TensorProxy:
         source = env[self._source(mask, env)]
         self._forget()
+        if source.shape[-1:] != proxy.shape[-1:]:  # kernels want a row's entries side by side
+            source = proxy
         # By the proxy, not the node: a write gives a node another one.
         bias = self._biases.get((source.name, dtype))
         if bias is None:
