@@ -149,7 +149,7 @@ STEPS = {
     "broadcast": lambda x: x + x[:1],
     "turn": lambda x: x.transpose(0, 1),
     "shift": lambda x: x.permute(2, 0, 1),
-    "split": lambda x: x.reshape(x.shape[0], x.shape[1], 2, -1).flatten(1, 2),
+    "split": lambda x: x.reshape(x.shape[0], x.shape[1], x.shape[2] // 2, -1).flatten(1, 2),
     "attention": lambda x: F.scaled_dot_product_attention(x + 1, x, x),
     "softmax": lambda x: x.softmax(0),
     "part": lambda x: x[:, : max(2, x.shape[1] // 2)],
