@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
@@ -76,10 +76,7 @@ def study_events(request: Request, name: Name) -> Response:
     )
 
 
-@router.get("/studies/{name}/trials")
-def trials(
-    request: Request,
-    name: Name,
+def asked_trials(
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     size: Annotated[int, Query(ge=1, le=500)] = 50,
     sort: SortKey = "number",
@@ -87,10 +84,9 @@ def trials(
     state: State = "",
     role: Role = "",
     text: Annotated[str, Query(max_length=200)] = "",
-) -> Document:
-    """Return one page of a study's trials; `text` is looked for in program, failure and worker."""
-    source = source_of(request)
-    query = trial_table.Query(
+) -> trial_table.Query:
+    """Read which trials a request asks for, of the API and of the pages alike."""
+    return trial_table.Query(
         sort=sort,
         descending=descending,
         state=state,
@@ -99,13 +95,22 @@ def trials(
         page=page,
         size=size,
     )
+
+
+AskedTrials = Annotated[trial_table.Query, Depends(asked_trials)]
+
+
+@router.get("/studies/{name}/trials")
+def trials(request: Request, name: Name, query: AskedTrials) -> Document:
+    """Return one page of a study's trials; `text` is looked for in program, failure and worker."""
+    source = source_of(request)
     rows, total = trial_table.select(source.tables.of(name), query)
     records = {t.number: t for t in source.database.trials(name, numbers=[r.number for r in rows])}
     return {
         "study": name,
         "total": total,
-        "page": page,
-        "size": size,
+        "page": query.page,
+        "size": query.size,
         "trials": [documents.trial_row(records[r.number]) for r in rows if r.number in records],
     }
 

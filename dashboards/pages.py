@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from thunder_tune.dashboards import insight, languages, trial_table, views
-from thunder_tune.dashboards.api import Digest, Name, Number, Role, SortKey, State, source_of
+from thunder_tune.dashboards.api import AskedTrials, Digest, Name, Number, source_of
 from thunder_tune.dashboards.charts import bars, repeats
 from thunder_tune.dashboards.recent import Recent
 from thunder_tune.dashboards.responses import SafeHtml
@@ -114,27 +115,10 @@ def study(request: Request, name: Name) -> Response:
 
 
 @router.get("/studies/{name}/trials")
-def trials(
-    request: Request,
-    name: Name,
-    page_number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
-    sort: SortKey = "number",
-    descending: bool = False,
-    state: State = "",
-    role: Role = "",
-    text: Annotated[str, Query(max_length=200)] = "",
-) -> Response:
+def trials(request: Request, name: Name, asked: AskedTrials) -> Response:
     """Show a study's trials, one page of them."""
     source = source_of(request)
-    query = trial_table.Query(
-        sort=sort,
-        descending=descending,
-        state=state,
-        role=role,
-        text=text,
-        page=page_number,
-        size=PAGE,
-    )
+    query = replace(asked, size=PAGE)
     rows, total = trial_table.select(source.tables.of(name), query)
     return page(
         request,

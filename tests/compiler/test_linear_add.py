@@ -34,6 +34,11 @@ def two_in_a_row(x, weight, residual):
     return once + F.linear(torch.tanh(x), weight)
 
 
+def of_what_it_multiplies(x, weight, residual):
+    made = torch.tanh(residual)
+    return made + F.linear(made, weight[:, :OUT])
+
+
 def used_later(x, weight, residual):
     made = torch.tanh(residual)
     return torch.sin(made + F.linear(x, weight)) * made
@@ -65,6 +70,7 @@ def with_a_view_that_is_used_later(x, weight, residual):
         (made_here, [True]),
         (other_order, [True]),
         (two_in_a_row, [True, True]),
+        (of_what_it_multiplies, [True]),  # by name; the product's own view of it counts
         (used_later, [False]),
         (returned, [False]),
         (of_the_user, [False]),

@@ -19,6 +19,7 @@ from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forw
 
 from thunder_tune.compiler.autograd import differentiable
 from thunder_tune.compiler.fusers import fuser
+from thunder_tune.compiler.overwriting import overwriting
 from thunder_tune.compiler.places import place_of
 from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
@@ -27,7 +28,6 @@ from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.compiler.tail import Split, split
 from thunder_tune.executors import PackStore, operator_executor
 from thunder_tune.executors.float8 import quantize_rows
-from thunder_tune.executors.linear_add import overwriting
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.fusers import FUSERS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
 from thunder.core import dtypes
@@ -16,7 +15,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
 
-from thunder_tune.program.opened import repeated
+from thunder_tune.program.opened import attention
 
 grouped_sdpa_executor = OperatorExecutor("thunder_tune_grouped_sdpa", version="1")
 register_executor(grouped_sdpa_executor)
@@ -31,11 +30,9 @@ def _composite(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> TensorProxy:
-    key, value = (repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
-    result: TensorProxy = ltorch.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    return attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
     )
-    return result
 
 
 grouped_attention = Symbol(

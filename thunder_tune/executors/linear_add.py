@@ -8,7 +8,6 @@ memory. Elsewhere torch copies the residual first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -16,11 +15,8 @@ import torch
 import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
-
-from thunder_tune.program.kinds import STRUCTURAL
 
 linear_add_executor = OperatorExecutor("thunder_tune_linear_add", version="1")
 register_executor(linear_add_executor)
@@ -91,32 +87,5 @@ def _register() -> Symbol:
     return made
 
 
-_SYMBOL = _register()
-
-
-def overwriting(trace: TraceCtx) -> TraceCtx:
-    """Let sums take the memory of residuals that the trace itself makes and uses no more.
-
-    Args:
-        trace: An executable trace; it is not changed.
-    """
-    last_use: dict[str, int] = {}
-    for position, bsym in enumerate(trace.bound_symbols):
-        if bsym.sym.id not in STRUCTURAL or bsym.sym.name == "python_return":
-            last_use.update(dict.fromkeys((p.name for p in bsym.flat_proxy_args), position))
-    made = {p.name for b in trace.bound_symbols if _computes(b) for p in b.flat_proxy_outs}
-    result = from_trace(trace)
-    for position, bsym in enumerate(trace.bound_symbols):
-        if bsym.sym.name == _SYMBOL.name and bsym.sym.executor is linear_add_executor:
-            residual = bsym.args[2]
-            if residual.name in made and last_use[residual.name] == position:
-                args: Sequence[Any] = (*bsym.args[:3], True)
-                tags = bsym.tags
-                bsym = _SYMBOL.bind(*args, output=bsym.output, subsymbols=bsym.subsymbols)
-                bsym.tags = tags
-        result.bound_symbols.append(bsym)
-    return result
-
-
-def _computes(bsym: BoundSymbol) -> bool:
-    return bsym.sym.id not in STRUCTURAL
+ADDMM_RESIDUAL = _register()
+"""The symbol in executable traces; its fourth argument is `may_overwrite`."""

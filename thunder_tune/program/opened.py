@@ -101,7 +101,7 @@ def _multi_head_attention(
     return ltorch.transpose(y, 0, 1), weights
 
 
-def _attention(
+def attention(
     query: TensorProxy,
     key: TensorProxy,
     value: TensorProxy,
@@ -114,14 +114,14 @@ def _attention(
 ) -> TensorProxy:
     """`torch.nn.functional.scaled_dot_product_attention`; grouped heads repeated, as it says."""
     if enable_gqa:
-        key, value = (repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
+        key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     y: TensorProxy = ltorch.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
     return y
 
 
-def repeated(heads: TensorProxy, times: int) -> TensorProxy:
+def _repeated(heads: TensorProxy, times: int) -> TensorProxy:
     """Return each head of (..., heads, length, width) so many times in a row."""
     if times == 1:
         return heads
@@ -223,7 +223,7 @@ def _channel_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
 
 OPENED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: _multi_head_attention,
-    F.scaled_dot_product_attention: _attention,
+    F.scaled_dot_product_attention: attention,
     torch.dropout: _dropout,
     **{
         f: _channel_dropout(f)
