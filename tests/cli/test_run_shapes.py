@@ -251,7 +251,7 @@ def test_a_dry_run_estimates_every_shape(use_pools, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--shapes", "1,x"], "shape 'x': write a batch size, as 8"),
+        (["--shapes", "1,x"], "shape 'x': write a batch size of at least 1, as 8"),
         (["--shapes", "1,0"], "shape '0': write a batch size"),
         (["--shapes", "1,8x512"], "give all of them a sequence length"),
         (["--shapes", "1,8", "--batch-size", "2"], "both say the batch size"),

@@ -37,7 +37,8 @@ def parse_shape(text: str) -> Shape:
     found = _SHAPE.fullmatch(text.strip())
     if found is None:
         raise InputError(
-            f"shape {text!r}: write a batch size, as 8, or with a sequence length, as 8x512"
+            f"shape {text!r}: write a batch size of at least 1, as 8, or with a sequence length, "
+            "as 8x512"
         )
     return Shape(int(found[1]), int(found[2] or 0))
 
