@@ -428,18 +428,18 @@ class TestTimeBudget:
         self, study, spec, dimensions, costs, observer
     ):
         clock = FakeClock()
-        planted = costs(hangs=frozenset({(GLUE_0, "inductor")}))
+        planted = costs(hangs=frozenset({(LINEAR, "cudnn")}))
         asked = spec(trials=500, time_budget_s=300.0)
         outcome, pool = study(asked, dimensions(glue=8), planted, clock=clock)
         assert outcome.state == "done"
         assert outcome.best.kind == "composed"
         assert clock.now_s - 1_000.0 <= 300.0
-        assert [c.assignment[GLUE_0] for c in pool.cancelled] == ["inductor"]
+        assert [c.assignment[LINEAR] for c in pool.cancelled] == ["cudnn"]
         assert outcome.counts.failed == 0
         assert any("gave way to the confirmation" in n for n in observer.notices)
 
     def test_what_was_cut_short_is_queued_on_resume(self, study, spec, dimensions, costs):
-        planted = costs(hangs=frozenset({(GLUE_0, "inductor")}))
+        planted = costs(hangs=frozenset({(LINEAR, "cudnn")}))
         asked = spec(trials=500, time_budget_s=300.0)
         _, first = study(asked, dimensions(glue=8), planted)
         (cut,) = first.cancelled

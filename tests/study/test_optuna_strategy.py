@@ -16,7 +16,6 @@ from thunder_tune.study.optuna_record import OptunaRecord
 from thunder_tune.study.optuna_strategy import OptunaStrategy
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.study.samplers import SAMPLERS, check_sampler, make_sampler
-from thunder_tune.study.warm_start import warm_starts
 from thunder_tune.testing.fake_pool import synthetic_description
 from thunder_tune.values.space import (
     COMPOSED,
@@ -136,74 +135,32 @@ class TestStrategy:
         assert [w for w in recwarn if "optuna" in str(w.category).lower()] == []
 
 
-class TestWarmStart:
-    def test_begins_with_the_whole_programs_then_uniform_choices(self, dimensions):
-        space = dimensions(glue=2, anchors=1, graphs=True, fusers=("inductor", "torch", "nvfuser"))
-        ledger = ledger_of(space)
-        asked = drive(strategy_of(ledger), 13, lambda a: 1.0)
-        assert [c.assignment[PROGRAM] for c in asked[:4]] == list(space[0].choices[1:])
-        composed = [c.assignment for c in asked[4:]]
-        assert (composed[0][CUDA_GRAPHS], composed[1][CUDA_GRAPHS]) == ("whole", "none")
-        uniform = {(a[GLUE_0], a[GLUE_1], a[CUDA_GRAPHS]) for a in composed}
-        for fuser in ("inductor", "torch", "nvfuser"):
-            assert {(fuser, fuser, "none"), (fuser, fuser, "whole")} <= uniform
-        assert any(a[LINEAR] == "cudnn" for a in composed)
-
-    def test_puts_kernels_among_what_fusers_do_best(self, dimensions):
-        rewrite, linear = "rewrite:packed_linear-0", f"{EXECUTOR}linear-0"
+class TestMoves:
+    def test_change_one_idea_of_the_best_everywhere(self, dimensions):
+        glue = tuple(f"{FUSER}glue-{i}" for i in range(4))
+        linears = tuple(f"{EXECUTOR}linear-{i}" for i in range(6))
+        fusers = ("inductor", "nvfuser", "torch")
         space = (
-            *dimensions(glue=1, anchors=0, fusers=("inductor", "torch")),
-            Dimension(name=linear, family="executor", choices=("inductor", "torch", "float8")),
-            Dimension(name=rewrite, family="rewrite", choices=("none", "packed_linear", "float8")),
-        )
-        found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
-        together = {(a[GLUE_0], a[linear], a[rewrite]) for a in found}
-        assert {
-            ("inductor", "torch", "none"),
-            ("inductor", "torch", "packed_linear"),
-            ("inductor", "float8", "float8"),
-        } <= together
-
-    def test_other_options_of_a_fuser_come_with_the_first_and_the_last_kernels(self, dimensions):
-        variants = ("inductor:persistent", "inductor:tuned")
-        rewrite, linear = "rewrite:packed_linear-0", f"{EXECUTOR}linear-0"
-        kernels = ("none", "packed_linear", "float8")
-
-        def ideas(fusers):
-            space = (
-                *dimensions(glue=2, anchors=0, fusers=(*fusers, "torch")),
-                Dimension(name=linear, family="executor", choices=(*fusers, "torch")),
-                Dimension(name=rewrite, family="rewrite", choices=kernels),
-            )
-            found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
-            return [(a[GLUE_0], a[GLUE_1], a[linear], a[rewrite]) for a in found]
-
-        plain = ideas(("inductor", "nvfuser"))
-        more = ideas(("inductor", "nvfuser", *variants))
-        assert [idea for idea in more if idea[0] not in variants] == plain
-        assert [idea for idea in more if idea[0] in variants] == [
-            (variant, variant, "torch", kernel)
-            for variant in variants
-            for kernel in ("float8", "packed_linear")
-        ]
-
-    def test_attention_for_short_sequences_comes_before_the_same_without(self, dimensions):
-        attention = f"{EXECUTOR}sdpa-0"
-        space = (
-            *dimensions(glue=1, anchors=0, fusers=("inductor", "torch")),
-            Dimension(
-                name=attention, family="executor", choices=("inductor", "torch", "short_attention")
+            *dimensions(glue=0, anchors=0, whole=()),
+            *(Dimension(name=name, family="fuser", choices=fusers) for name in glue),
+            *(
+                Dimension(name=name, family="executor", choices=("inductor", "torch", "fast"))
+                for name in linears
             ),
         )
-        found = [a for a in warm_starts(ledger_of(space)) if a[PROGRAM] == "composed"]
-        assert [(a[GLUE_0], a[attention]) for a in found][1:3] == [
-            ("inductor", "short_attention"),
-            ("inductor", "torch"),
-        ]
 
-    def test_is_empty_where_nothing_can_be_composed(self, dimensions):
-        space = dimensions(glue=0, anchors=0, whole=("eager",))
-        assert list(warm_starts(ledger_of(space))) == [{PROGRAM: "eager"}]
+        def latency_of(assignment):  # 3**10 assignments, the best of which is uniform
+            fast = sum(assignment[name] == "fast" for name in linears)
+            return 10.0 - fast - 0.1 * sum(assignment[name] == "nvfuser" for name in glue)
+
+        asked = drive(strategy_of(ledger_of(space)), 12, latency_of)
+        assert min(latency_of(c.assignment) for c in asked) == pytest.approx(3.6)
+
+    def test_the_sampler_goes_on_where_nothing_was_ever_measured(self, dimensions):
+        strategy = strategy_of(ledger_of(dimensions(glue=6)))
+        for number in range(30):
+            proposal = strategy.ask()
+            strategy.tell(proposal.ticket, number, failed(proposal.candidate))
 
 
 class TestSamplers:

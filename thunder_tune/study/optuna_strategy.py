@@ -18,7 +18,7 @@ from thunder_tune.study.optuna_record import OptunaRecord, frozen_trial
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.study.samplers import make_sampler
 from thunder_tune.study.strategy import Proposal
-from thunder_tune.study.warm_start import warm_starts
+from thunder_tune.study.warm_start import moves, warm_starts
 from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.trial import Candidate, TrialResult
 
@@ -27,7 +27,7 @@ PATIENCE = 20
 
 
 class OptunaStrategy:
-    """Asks for the postponed candidates, the warm starts, then what the sampler suggests.
+    """Asks for the postponed candidates, the warm starts, moves, then what the sampler suggests.
 
     The sampler works in memory on the composed programs alone: a whole-program back end is a
     single point, measured once as a warm start (or as a baseline), so there is nothing to model
@@ -37,6 +37,9 @@ class OptunaStrategy:
     A suggestion whose plan is measured already is told the known result at once and another is
     asked for; literal repeats are dropped, since telling them again would add weight, not
     knowledge.
+
+    After the warm starts come the moves from the best candidate so far (`warm_start.moves`): each
+    changes one idea everywhere, and those of a better one follow as soon as it is found.
 
     With TPE every second suggestion is a neighbour of the best candidate so far instead, one or
     two choices away. TPE redraws about a fifth of all dimensions for each suggestion, which
@@ -71,6 +74,7 @@ class OptunaStrategy:
         self._unrecorded: deque[tuple[int, Assignment, TrialResult]] = deque()
         self._tickets = 0
         self._told: set[tuple[str, ...]] = set()
+        self._moved: set[tuple[str, ...]] = set()
         self._distributions: dict[str, BaseDistribution] = {
             d.name: CategoricalDistribution(d.choices) for d in ledger.open_dimensions
         }
@@ -96,6 +100,9 @@ class OptunaStrategy:
             candidate = self._queue.popleft()
             if not self._ledger.is_taken(candidate.plan_key):
                 return self._begin(candidate)
+        move = self._move()
+        if move is not None:
+            return self._begin(move)
         if self._is_exhausted:
             return None
         self._asked += 1
@@ -112,6 +119,18 @@ class OptunaStrategy:
         unseen = self._ledger.unseen(self._random)
         self._is_exhausted = unseen is None
         return self._begin(unseen) if unseen else None
+
+    def _move(self) -> Candidate | None:
+        """Return the first move from the best candidate whose plan was never proposed."""
+        if self._best is None:
+            return None
+        for assignment in moves(self._ledger.space, self._best[1]):
+            if tuple(assignment.values()) not in self._moved:
+                self._moved.add(tuple(assignment.values()))
+                candidate = self._ledger.candidate(assignment)
+                if not self._ledger.is_taken(candidate.plan_key):
+                    return candidate
+        return None
 
     def tell(self, ticket: int, number: int, result: TrialResult) -> None:
         """Learn the outcome of a proposal, which is trial `number` of the study."""

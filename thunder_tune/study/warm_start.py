@@ -1,11 +1,12 @@
-"""Candidates worth measuring before a sampler knows anything."""
+"""Candidates worth measuring before a sampler knows anything: a few bets, then single moves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from thunder_tune.study.plans import PlanLedger
-from thunder_tune.values.fusers import FUSERS, VARIANTS
+from thunder_tune.values.fusers import FUSERS
 from thunder_tune.values.program import MATMUL_KINDS, kind_of_class
 from thunder_tune.values.space import (
     CUDA_GRAPHS,
@@ -16,21 +17,28 @@ from thunder_tune.values.space import (
     PRECISION,
     PROGRAM,
     REWRITE,
+    Assignment,
+    Dimension,
     SearchSpace,
 )
 
+PRECISIONS = (PRECISION, FLOAT32_MATMUL)
 LOW = "float8"
 """The executor of linears in 8 bits."""
+ALWAYS = ("matmul",)
+"""Executors that are taken wherever they are offered: those of patch and 1x1 convolutions."""
+FUSED_ATTENTION = "sdpa"
+"""Keeps one kernel for the gradient of attention, which torch's own op leaves in pieces."""
 
 
 def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
-    """Yield whole-program back ends, then composed programs of one idea each, best bets first.
+    """Yield whole-program back ends, then composed programs, best bets first.
 
-    The composed ones: the default; each fuser around matrix products that torch's libraries run,
-    with and without the kernels that span ops, the first one with its other options too, and
-    around each operator executor wherever it is offered; each fuser wherever glue offers it, then
-    wherever anything does; each lower precision wherever it is offered. All of them with and
-    without CUDA graphs where the space has these.
+    A bet puts the first fuser around matrix products that torch's libraries run, with the first
+    kernel of every site that spans ops, with the last one, or with 8 bits. Between them comes the
+    default, which gives the first fuser everything; at the end every other uniform precision.
+    CUDA graphs go with all of them where the space has these, since they seldom lose; the first
+    bet is tried without as well. What else there is, `moves` finds from the best of them.
     Some resolve to one plan; who measures them drops the repeats.
     """
     for name in ledger.whole_programs:
@@ -39,84 +47,93 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
         return
     space = ledger.space
     graphs = space.by_name.get(CUDA_GRAPHS)
-    # "whole" comes first: where graphs work at all they rarely lose.
-    for idea in _ideas(space):
-        for choice in reversed(graphs.choices) if graphs else ("none",):
-            yield ledger.composed({**idea, **({CUDA_GRAPHS: choice} if graphs else {})})
+    with_graphs = {CUDA_GRAPHS: graphs.choices[-1]} if graphs else {}
+    first, *others = _bets(space, training=ledger.program.training)
+    yield ledger.composed({**first, **with_graphs})
+    yield ledger.composed(with_graphs)
+    yield ledger.composed(first)
+    for bet in others:
+        yield ledger.composed({**bet, **with_graphs})
 
 
-def _ideas(space: SearchSpace) -> Iterator[dict[str, str]]:
-    yield {}
-    offered = _offered(space, (FUSER,))
-    glue = [target for target in offered if target not in VARIANTS]
-    fusers = [fuser for fuser in glue if fuser in FUSERS]
-    for fuser in fusers:
-        around = _around_matmuls(space, fuser)
-        for kernels in _kernels(space):
-            yield {**around, **kernels}
-        if fuser == fusers[0]:
-            for variant in (target for target in offered if target in VARIANTS):
-                first, *_, last = _kernels(space)
-                yield {**_around_matmuls(space, variant), **first}
-                yield {**_around_matmuls(space, variant), **last}
-        yield around
-        if fuser == fusers[0]:
-            for executor in _offered(space, (EXECUTOR, REWRITE)):
-                if executor not in (*FUSERS, "torch", NO_REWRITE):
-                    yield {**around, **_uniform(space, (EXECUTOR, REWRITE), executor)}
-    for fuser in glue:
-        yield _uniform(space, (FUSER,), fuser)
-    for target in _offered(space, (FUSER, EXECUTOR)):
-        if target in glue:
-            yield _uniform(space, (FUSER, EXECUTOR), target)
-    for compute in _offered(space, (PRECISION, FLOAT32_MATMUL)):
-        yield _uniform(space, (PRECISION, FLOAT32_MATMUL), compute)
+def moves(space: SearchSpace, assignment: Assignment) -> Iterator[dict[str, str]]:
+    """Yield a composed assignment with one idea changed in every place that it applies to.
 
+    An idea is what the sites of one rewrite become, which executor the ops of one kind go to,
+    which fuser (or options of it) does what a fuser does now, CUDA graphs, or a precision. The
+    dimensions of one kind move together because their ops are alike: where they differ, as large
+    and small products do, single changes find it out afterwards.
 
-def _offered(space: SearchSpace, prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return every choice of the dimensions with these prefixes, in order of appearance."""
-    found = (c for d in space.dimensions if d.name.startswith(prefixes) for c in d.choices)
-    return tuple(dict.fromkeys(found))
-
-
-def _kernels(space: SearchSpace) -> Iterator[dict[str, str]]:
-    """Choose a kernel at every site of every rewrite, and matrix products for convolutions.
-
-    Where a site has several kernels: the last of each, then the first; with the last ones 8 bits
-    for the other linears, where the policy admits them. Each with the attention kernel for short
-    sequences, then without. In the end 8 bits alone: an epilogue in 16 bits may cost what they
-    save.
+    Args:
+        space: Of the assignment.
+        assignment: A complete one; it comes back unchanged among the others.
     """
-    rewrites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
+    held = Counter(assignment[d.name] for d in space.dimensions if assignment[d.name] in FUSERS)
+    current = held.most_common(1)[0][0] if held else None
+    for prefix in (REWRITE, EXECUTOR):
+        for kind, group in _by_kind(space, prefix).items():
+            if prefix == EXECUTOR and kind not in MATMUL_KINDS:
+                continue  # norms, activations: the fusers' business
+            for choice in _choices(group):
+                if choice not in FUSERS or choice == current:
+                    yield {**assignment, **_wherever(group, choice)}
+    fused = [d for d in _of(space, (FUSER, EXECUTOR)) if assignment[d.name] in FUSERS]
+    for choice in _choices(fused):
+        if choice in FUSERS:
+            yield {**assignment, **_wherever(fused, choice)}
+    for prefix in (CUDA_GRAPHS, *PRECISIONS):
+        for choice in _choices(_of(space, (prefix,))):
+            yield {**assignment, **_uniform(space, (prefix,), choice)}
+
+
+def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
+    """Yield choices that differ from the default; at least one bet."""
+    fusers = [c for c in _choices(_of(space, (FUSER, EXECUTOR))) if c in FUSERS]
+    around = _uniform(space, (FUSER, EXECUTOR), fusers[0]) if fusers else {}
+    around.update(_matmuls(space, "torch"))
+    if training:
+        around.update(_uniform(space, (EXECUTOR,), FUSED_ATTENTION))
+    for executor in ALWAYS:
+        around.update(_uniform(space, (EXECUTOR,), executor))
+    sites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
     low = _uniform(space, (EXECUTOR,), LOW)
-    products = _uniform(space, (EXECUTOR,), "matmul")
-    attention = _uniform(space, (EXECUTOR,), "short_attention")
-    for pick, others in ((-1, low), (1, {})):
-        chosen = {**products, **others, **{d.name: d.choices[pick] for d in rewrites}}
-        if attention:
-            yield {**chosen, **attention}
-        yield chosen
+    first, last = ({d.name: d.choices[pick] for d in sites} for pick in (1, -1))
     if low:
-        alone = {d.name: LOW if LOW in d.choices else NO_REWRITE for d in rewrites}
-        yield {**products, **low, **attention, **alone}
+        yield {**around, **low, **last}
+        # An epilogue in 16 bits may cost what 8 bits save.
+        yield {**around, **low, **{d.name: LOW if LOW in d.choices else NO_REWRITE for d in sites}}
+    yield {**around, **first}
+    yield {**around, **last}
+    yield around
+    for compute in _choices(_of(space, PRECISIONS)):
+        yield {**around, **first, **_uniform(space, PRECISIONS, compute)}
 
 
-def _around_matmuls(space: SearchSpace, fuser: str) -> dict[str, str]:
-    """Choose a fuser wherever it is offered, and torch's libraries for matrix products."""
-    return {**_uniform(space, (FUSER, EXECUTOR), fuser), **_matmuls(space, "torch")}
+def _of(space: SearchSpace, prefixes: tuple[str, ...]) -> list[Dimension]:
+    return [d for d in space.dimensions if d.name.startswith(prefixes)]
 
 
-def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:
-    return {
-        name: c
-        for name, c in _uniform(space, (EXECUTOR,), choice).items()
-        if kind_of_class(name.removeprefix(EXECUTOR)) in MATMUL_KINDS
-    }
+def _by_kind(space: SearchSpace, prefix: str) -> dict[str, list[Dimension]]:
+    """Group the dimensions of a prefix by the kind of their classes, in order of appearance."""
+    found: dict[str, list[Dimension]] = {}
+    for d in _of(space, (prefix,)):
+        found.setdefault(kind_of_class(d.name.removeprefix(prefix)), []).append(d)
+    return found
+
+
+def _choices(dimensions: Iterable[Dimension]) -> tuple[str, ...]:
+    """Return every choice of these dimensions, in order of appearance."""
+    return tuple(dict.fromkeys(c for d in dimensions for c in d.choices))
+
+
+def _wherever(dimensions: Iterable[Dimension], choice: str) -> dict[str, str]:
+    return {d.name: choice for d in dimensions if choice in d.choices}
 
 
 def _uniform(space: SearchSpace, prefixes: tuple[str, ...], choice: str) -> dict[str, str]:
-    return {
-        d.name: choice
-        for d in space.dimensions
-        if d.name.startswith(prefixes) and choice in d.choices
-    }
+    return _wherever(_of(space, prefixes), choice)
+
+
+def _matmuls(space: SearchSpace, choice: str) -> dict[str, str]:
+    kinds = _by_kind(space, EXECUTOR)
+    return _wherever([d for kind in kinds if kind in MATMUL_KINDS for d in kinds[kind]], choice)
