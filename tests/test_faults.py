@@ -42,7 +42,16 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory) -> Iterator[InlinePool]:
+def order(tmp_path_factory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("orders") / "order"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(ORDER_VARIABLE, str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory, order) -> Iterator[InlinePool]:
+    # Its processes inherit the environment, and the next one starts before it is needed.
     pool = InlinePool(log_folder=str(tmp_path_factory.mktemp("logs")))
     yield pool
     pool.close()
@@ -64,14 +73,6 @@ def test_a_construct_no_front_end_knows_is_named_and_back_ends_are_tuned(
     assert "(unfold) by mul_" in reason
     assert "faulty_models.py:" in reason
     assert Worker(pool, "Uncaptured", "cpu").measure("eager").state == "complete"
-
-
-@pytest.fixture(scope="module")
-def order(tmp_path_factory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("orders") / "order"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(ORDER_VARIABLE, str(path))
-        yield path
 
 
 class TestAnswers:
