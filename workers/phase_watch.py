@@ -27,6 +27,9 @@ DOING: Mapping[Phase, str] = {
 """Phases in words."""
 
 _MACHINE_SHARE = 0.8
+_SLACK = 1.5
+"""Times as long as before: caches are warm, but more is built at once."""
+_MOST_OF_WHAT_IS_LEFT = 0.85
 
 
 class PhaseWatch:
@@ -38,18 +41,27 @@ class PhaseWatch:
         limit_s: Seconds that this may take.
     """
 
-    def __init__(self, limits: Limits, *, since: float, deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        since: float,
+        deadline: float | None = None,
+        build_s: Mapping[str, float] | None = None,
+    ) -> None:
         """Begin with phase "start" at `since`.
 
         Args:
             limits: Seconds for each phase.
             since: Reading of the monotonic clock.
             deadline: Reading at which the whole job has to end, if any.
+            build_s: Seconds that subjects took to build before, where known.
         """
         self.phase: Phase = "start"
         self.subject = ""
         self._limits = limits
         self._deadline = deadline
+        self._build_s = build_s or {}
         self._since = self._looked = since
         self.limit_s = self._limit()
         self._seconds: dict[str, float] = {}
@@ -83,7 +95,7 @@ class PhaseWatch:
             return "the time for the comparison ran out"
         if now - self._since > self.limit_s:
             is_cut = self.limit_s < self._limits.of(self.phase)
-            why = ", half of the time that was left" if is_cut else ""
+            why = ", its part of the time that was left" if is_cut else ""
             return f"took longer than the limit of {self.limit_s:.3g} s{why}"
         return ""
 
@@ -97,8 +109,11 @@ class PhaseWatch:
     def _limit(self) -> float:
         limit = self._limits.of(self.phase)
         if self._deadline is not None and self.phase == "compile" and self.subject:
-            # One contender that hangs must leave time to measure the others without it.
-            limit = min(limit, max(0.0, self._deadline - self._since) / 2)
+            # One contender that hangs must leave time to measure the others without it. Of one
+            # that was built before it is known how long it may take without hanging.
+            left_s = max(0.0, self._deadline - self._since)
+            known_s = _SLACK * self._build_s.get(self.subject, 0.0)
+            limit = min(limit, max(left_s / 2, min(known_s, _MOST_OF_WHAT_IS_LEFT * left_s)))
         return limit
 
 

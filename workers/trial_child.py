@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -103,7 +104,15 @@ class TrialChild:
         while waiting:
             left = replace(job, contenders=tuple(waiting.values()))
             message = Message.of("compare", left, deadline=deadline)
-            done = self._run(message, Round, job.setting, epoch, alone=True, deadline=deadline)
+            done = self._run(
+                message,
+                Round,
+                job.setting,
+                epoch,
+                alone=True,
+                deadline=deadline,
+                build_s=job.build_s,
+            )
             if done.value is not None:
                 own = {n: replace(f, log=done.log) for n, f in done.value.failures.items()}
                 measured = {block.contender for block in done.value.blocks}
@@ -155,6 +164,7 @@ class TrialChild:
         *,
         alone: bool = False,
         deadline: float | None = None,
+        build_s: Mapping[str, float] | None = None,
     ) -> Done[T]:
         """Have a child answer one message; `alone`: in a process of its own."""
         with self._lock:
@@ -171,6 +181,7 @@ class TrialChild:
                     setting.limits,
                     since=since,
                     deadline=None if deadline is None else deadline + _GRACE_S,
+                    build_s=build_s,
                 ),
                 memory_limit_bytes=host_memory_limit(setting.limits, self._options.slots),
             )

@@ -102,6 +102,7 @@ class _Series:
         self.done: list[Round] = []
         self._entered = self.contenders
         self._absent: Mapping[str, Failure] = {}
+        self._build_s: Mapping[str, float] = {}
         self._setting = setting
         self._pool = pool
         self._observer = observer
@@ -121,6 +122,7 @@ class _Series:
         )
         if able := shown.cast(self.contenders):
             self._entered, self._absent = able, shown.failures
+            self._build_s = shown.build_s
 
     def affordable(self, round_s: float, at_most: int) -> int:
         """Return how many rounds of so many seconds fit into the time left."""
@@ -157,6 +159,7 @@ class _Series:
             blocks=blocks,
             calls=calls,
             seed=self._seed * 1_000 + number,
+            build_s=self._build_s,
         )
 
     def _longest_s(self, share: float) -> float:

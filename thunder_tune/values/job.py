@@ -105,6 +105,8 @@ class CompareJob:
         blocks: Blocks for each contender.
         calls: Timed calls in a block.
         seed: Of the block order and of the fresh inputs.
+        build_s: Seconds that contenders took to their first result before, by name, as far as
+            known.
     """
 
     setting: Setting
@@ -112,6 +114,7 @@ class CompareJob:
     blocks: int = 8
     calls: int = 10
     seed: int = 0
+    build_s: Mapping[str, float] = field(default_factory=dict)
 
 
 Job = DescribeJob | MeasureJob | CompareJob
