@@ -16,6 +16,7 @@ from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
 from thunder_tune.executors.short_attention import short_attention_executor
+from thunder_tune.executors.stem_conv import folded_stem_executor, space_to_depth_executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,12 @@ OPERATOR_EXECUTORS = (
         name="matmul", thunder_name=matmul_conv_executor.name, kinds=("conv",), trains=False
     ),
     OperatorExecutorInfo(
+        name="space_to_depth",
+        thunder_name=space_to_depth_executor.name,
+        kinds=("conv",),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
         name="addmm_gelu",
         thunder_name=addmm_gelu_executor.name,
         kinds=("linear_gelu",),
@@ -105,6 +112,12 @@ OPERATOR_EXECUTORS = (
         name="folded_matmul",
         thunder_name=folded_matmul_executor.name,
         kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="folded_stem",
+        thunder_name=folded_stem_executor.name,
+        kinds=("conv_bn_relu", "conv_bn"),
         trains=False,
     ),
     OperatorExecutorInfo(

@@ -177,7 +177,7 @@ def _packed(
     )
 
 
-def _folds(
+def folds(
     x: TensorProxy,
     weight: TensorProxy,
     bias: TensorProxy | None,
@@ -192,6 +192,7 @@ def _folds(
     relu: bool,
     store: int,
 ) -> bool:
+    """Whether the norm of a composite can be folded into its convolution."""
     return (
         x.ndim == 4
         and not training
@@ -207,7 +208,7 @@ def _is_product(x: TensorProxy, weight: TensorProxy, *rest: Any) -> bool:  # noq
     _, _, _, _, padding, dilation, groups, *_ = rest
     one = (1, 1)
     return (
-        _folds(x, weight, *rest)
+        folds(x, weight, *rest)
         and tuple(weight.shape[2:]) == one
         and (padding, dilation, groups) == ((0, 0), one, 1)
     )
@@ -215,7 +216,7 @@ def _is_product(x: TensorProxy, weight: TensorProxy, *rest: Any) -> bool:  # noq
 
 def _register() -> None:
     for executor, name, function, checker in (
-        (folded_conv_executor, "folded_conv", folded_conv, _folds),
+        (folded_conv_executor, "folded_conv", folded_conv, folds),
         (folded_matmul_executor, "folded_matmul", folded_matmul, _is_product),
     ):
         symbol: Any = executor.register_operator(name, like=_composite, fn=function)

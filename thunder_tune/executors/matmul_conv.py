@@ -22,7 +22,8 @@ matmul_conv_executor = OperatorExecutor("thunder_tune_matmul_conv", version="1")
 register_executor(matmul_conv_executor)
 
 
-def _pair(value: Pair) -> tuple[int, int]:
+def pair(value: Pair) -> tuple[int, int]:
+    """Return what a setting of a convolution says of height and width."""
     first, second = (value, value) if isinstance(value, int) else (value[0], value[-1])
     return int(first), int(second)
 
@@ -51,7 +52,7 @@ def matmul_conv2d(
         (batch, features, rows, columns), channels last in memory.
     """
     features, channels, kernel_h, kernel_w = weight.shape
-    stride_h, stride_w = _pair(stride)
+    stride_h, stride_w = pair(stride)
     if (kernel_h, kernel_w) == (1, 1):
         pixels = x[:, :, ::stride_h, ::stride_w].permute(0, 2, 3, 1)
         batch, rows, columns, _ = pixels.shape
@@ -79,9 +80,9 @@ def _fits(
     return (
         a.ndim == 4
         and groups == 1
-        and (padding == "valid" if isinstance(padding, str) else _pair(padding) == (0, 0))
-        and _pair(dilation) == (1, 1)
-        and (kernel in (_pair(stride), (1, 1)))
+        and (padding == "valid" if isinstance(padding, str) else pair(padding) == (0, 0))
+        and pair(dilation) == (1, 1)
+        and (kernel in (pair(stride), (1, 1)))
         and all(int(size) >= k for size, k in zip(a.shape[2:], kernel, strict=True))
     )
 
