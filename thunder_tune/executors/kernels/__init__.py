@@ -1,1 +1,1 @@
-"""Triton kernels, one module each; imported where one is launched, as Triton is large."""
+"""Kernels: Triton's, imported where one is launched, as Triton is large, and cuBLASLt's."""

@@ -1,0 +1,287 @@
+"""What a product of matrices is planned with: cuBLASLt's descriptors, and the fastest algorithm.
+
+cuBLASLt's matrices are column-major: what is computed is out.T = weight @ x.T, where weight, as it
+lies in memory, is the transpose of a column-major matrix, and x.T, residual.T and out.T are
+column-major matrices as they lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_float, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder_tune.executors.kernels import cublaslt_library as lt
+from thunder_tune.executors.kernels.cublaslt_library import check, library
+
+WORKSPACE = 32 * 2**20
+"""Most bytes of workspace that an algorithm may need."""
+MOST_ALGORITHMS = 16
+WARM_UPS = 3
+REPEATS = 10
+HEAD_START = 1_000_000
+"""Cycles that the device waits before a round, in which the host enqueues all of it."""
+AS_GOOD = 1.005
+"""Of algorithms that are no slower than the fastest by more, the heuristic's first is taken."""
+
+_ONE = byref(c_float(1.0))
+_ZERO = byref(c_float(0.0))
+
+
+@functools.cache
+def _handle(device: int) -> c_void_p:
+    handle = c_void_p()
+    with torch.cuda.device(device):
+        check(library().cublasLtCreate(byref(handle)), "cublasLtCreate")
+    return handle
+
+
+class Problem(NamedTuple):
+    """What an algorithm is chosen for: the key of a plan.
+
+    Attributes:
+        device: Its index.
+        dtype: Of every tensor.
+        compute: cublasComputeType_t.
+        rows: Of x and of the result.
+        inner: Columns of x and of the weight.
+        outer: Columns of the result.
+        x_stride: Elements from row to row of x.
+        residual_stride: The same of the residual; 0: there is none.
+        out_stride: The same of the result.
+        epilogue: cublasLtEpilogue_t.
+        alignment: Bytes that all addresses are multiples of, at most 256.
+        is_deterministic: Whether torch was asked for deterministic algorithms.
+    """
+
+    device: int
+    dtype: torch.dtype
+    compute: int
+    rows: int
+    inner: int
+    outer: int
+    x_stride: int
+    residual_stride: int
+    out_stride: int
+    epilogue: int
+    alignment: int
+    is_deterministic: bool
+
+
+class Addresses(NamedTuple):
+    """Where the operands of one call lie; 0: there is none."""
+
+    x: int
+    weight: int
+    bias: int
+    residual: int
+    out: int
+
+
+class Algorithm(NamedTuple):
+    """A configured algorithm: where its cublasLtMatmulAlgo_t is, and the workspace it needs."""
+
+    reference: Any
+    workspace: int
+
+
+class Descriptors:
+    """cuBLASLt's descriptors of a problem; they live as long as the process, as its plan does.
+
+    Args:
+        problem: Needs no device.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        dtype = lt.CUDA_TYPES[problem.dtype]
+        self.product, self._bias = c_void_p(), c_void_p()
+        self._bias_reference = byref(self._bias)
+        self.lock = threading.Lock()
+        make = library().cublasLtMatmulDescCreate
+        check(
+            make(byref(self.product), problem.compute, lt.CUDA_R_32F), "cublasLtMatmulDescCreate"
+        )
+        self._set(lt.CUBLASLT_MATMUL_DESC_TRANSA, c_int32(lt.CUBLAS_OP_T))
+        self._set(lt.CUBLASLT_MATMUL_DESC_EPILOGUE, c_uint32(problem.epilogue))
+        if problem.epilogue & lt.CUBLASLT_EPILOGUE_BIAS:
+            self._set(lt.CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, c_int32(dtype))
+        rows, inner, outer = problem.rows, problem.inner, problem.outer
+        self.weight = self._layout(dtype, inner, outer, inner)
+        self.x = self._layout(dtype, inner, rows, problem.x_stride)
+        self.out = self._layout(dtype, outer, rows, problem.out_stride)
+        added = problem.residual_stride or problem.out_stride
+        self.residual = self._layout(dtype, outer, rows, added)
+
+    def _set(self, attribute: int, value: Any) -> None:
+        size = ctypes.sizeof(value)
+        status = library().cublasLtMatmulDescSetAttribute(
+            self.product, attribute, byref(value), size
+        )
+        check(status, f"cublasLtMatmulDescSetAttribute({attribute})")
+
+    @staticmethod
+    def _layout(dtype: int, rows: int, columns: int, stride: int) -> c_void_p:
+        layout = c_void_p()
+        made = library().cublasLtMatrixLayoutCreate(byref(layout), dtype, rows, columns, stride)
+        check(made, "cublasLtMatrixLayoutCreate")
+        return layout
+
+    def set_bias(self, address: int) -> None:
+        """Point to the bias of the next call; the caller holds `lock` until it was made."""
+        self._bias.value = address
+        status = library().cublasLtMatmulDescSetAttribute(
+            self.product, lt.CUBLASLT_MATMUL_DESC_BIAS_POINTER, self._bias_reference, 8
+        )
+        check(status, "cublasLtMatmulDescSetAttribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER)")
+
+    def preference(self) -> c_void_p:
+        """Return what algorithms are asked for; to be destroyed by the caller."""
+        preference = c_void_p()
+        made = library().cublasLtMatmulPreferenceCreate(byref(preference))
+        check(made, "cublasLtMatmulPreferenceCreate")
+        # CUBLASLT_REDUCTION_SCHEME_NONE is 0; the other adds up partial sums in a fixed order.
+        schemes = lt.CUBLASLT_REDUCTION_SCHEME_MASK
+        if self.problem.is_deterministic:
+            schemes = lt.CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+        wanted: list[tuple[int, Any]] = [
+            (lt.CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, c_uint64(WORKSPACE)),
+            (lt.CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, c_uint32(schemes)),
+        ]
+        alignment = c_uint32(self.problem.alignment)
+        wanted += [(attribute, alignment) for attribute in lt.CUBLASLT_MATMUL_PREF_MIN_ALIGNMENTS]
+        for attribute, value in wanted:
+            status = library().cublasLtMatmulPreferenceSetAttribute(
+                preference, attribute, byref(value), ctypes.sizeof(value)
+            )
+            check(status, f"cublasLtMatmulPreferenceSetAttribute({attribute})")
+        return preference
+
+
+class Plan:
+    """A product of one problem: descriptors, and the algorithm chosen for it.
+
+    Args:
+        problem: Its device is the current one.
+        at: Operands of the first call.
+        is_timed: Whether to time algorithms; else the heuristic's first one is taken.
+    """
+
+    def __init__(self, problem: Problem, at: Addresses, *, is_timed: bool) -> None:
+        self._handle = _handle(problem.device)
+        self._of = Descriptors(problem)
+        self._matmul = library().cublasLtMatmul
+        self._beta = _ONE if problem.residual_stride else _ZERO
+        self.algorithms = self._ask(at)
+        self.chosen = self.algorithms[0]
+        if is_timed:
+            size = problem.rows * problem.out_stride
+            scratch = torch.empty(size, dtype=problem.dtype, device=problem.device)
+            elsewhere = at._replace(out=scratch.data_ptr())
+            self.chosen = fastest(self.algorithms, lambda a: self._launch(a, elsewhere))
+
+    def _ask(self, at: Addresses) -> tuple[Algorithm, ...]:
+        """Return the heuristic's algorithms, the most promising one first."""
+        of, count = self._of, c_int()
+        results = (lt.HeuristicResult * MOST_ALGORITHMS)()
+        if at.bias:  # its alignment is read
+            of.set_bias(at.bias)
+        preference = of.preference()
+        layouts = (of.weight, of.x, of.residual, of.out)
+        status = library().cublasLtMatmulAlgoGetHeuristic(
+            self._handle,
+            of.product,
+            *layouts,
+            preference,
+            MOST_ALGORITHMS,
+            byref(results),
+            byref(count),
+        )
+        library().cublasLtMatmulPreferenceDestroy(preference)
+        check(status, f"cublasLtMatmulAlgoGetHeuristic for {of.problem}")
+        good = [r for r in results[: count.value] if r.state == lt.CUBLAS_STATUS_SUCCESS]
+        if not good:
+            raise RuntimeError(f"cublasLtMatmulAlgoGetHeuristic names none for {of.problem}")
+        return tuple(Algorithm(byref(r), int(r.workspaceSize)) for r in good)
+
+    def _launch(self, algorithm: Algorithm, at: Addresses) -> int:
+        """Enqueue the product on the current stream and return the status.
+
+        The workspace is taken anew for each call: the allocator keeps it from other streams, and
+        under capture from whatever is no part of the graph.
+        """
+        of, space = self._of, None
+        if algorithm.workspace:
+            space = torch.empty(algorithm.workspace, dtype=torch.uint8, device=of.problem.device)
+        with of.lock:
+            if at.bias:
+                of.set_bias(at.bias)
+            status: int = self._matmul(
+                self._handle,
+                of.product,
+                _ONE,
+                at.weight,
+                of.weight,
+                at.x,
+                of.x,
+                self._beta,
+                at.residual or at.out,
+                of.residual,
+                at.out,
+                of.out,
+                algorithm.reference,
+                None if space is None else space.data_ptr(),
+                algorithm.workspace,
+                torch.cuda.current_stream().cuda_stream,
+            )
+        return status
+
+    def __call__(self, at: Addresses) -> None:
+        """Enqueue the product on the current stream.
+
+        Raises:
+            RuntimeError: cuBLASLt refused it.
+        """
+        status = self._launch(self.chosen, at)
+        if status != lt.CUBLAS_STATUS_SUCCESS:
+            check(status, f"cublasLtMatmul for {self._of.problem}")
+
+
+def fastest(algorithms: Sequence[Algorithm], launch: Callable[[Algorithm], int]) -> Algorithm:
+    """Return the algorithm of the least median time, leaving out those that fail.
+
+    Args:
+        algorithms: The most promising one first; it is taken where none runs.
+        launch: Enqueues one on the current stream, returns its status.
+    """
+    running = [a for a in algorithms if launch(a) == lt.CUBLAS_STATUS_SUCCESS]
+    if len(running) < 2:
+        return (running or algorithms)[0]
+    times: list[list[float]] = [[] for _ in running]
+    for repeat in range(WARM_UPS + REPEATS):
+        torch.cuda._sleep(HEAD_START)
+        laps: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+        for position in range(len(running)):
+            index = (position + repeat) % len(running)  # no one always follows the same one
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            launch(running[index])
+            end.record()
+            laps.append((index, start, end))
+        laps[-1][2].synchronize()
+        if repeat >= WARM_UPS:
+            for index, start, end in laps:
+                times[index].append(start.elapsed_time(end))
+    return running[first_as_good([statistics.median(t) for t in times])]
+
+
+def first_as_good(times: Sequence[float]) -> int:
+    """Return the first index whose time is as good as the least one."""
+    limit = min(times) * AS_GOOD
+    return next(i for i, time in enumerate(times) if time <= limit)
