@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import resnet18
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from thunder_tune.compiler import build, viability
+from thunder_tune.executors.kernels import blocks
 from thunder_tune.executors.packing import PackStore
 from thunder_tune.executors.stem_conv import axis_of, blocked, folded_stem, space_to_depth_conv2d
 from thunder_tune.program import capture
@@ -91,6 +99,58 @@ def convolutions(draw):
 @given(convolutions(), st.sampled_from(LAYOUTS), st.booleans(), st.integers(1, 2))
 def test_any_kernel_stride_and_padding(case, layout, with_bias, batch):
     assert error_of(case, torch.float64, layout, with_bias, batch) < 1e-14
+
+
+IN_THE_INTERPRETER = """
+import sys, torch
+from thunder_tune.executors.stem_conv import axis_of, blocked_at_once
+results = []
+for x, stride, kernel, padding in torch.load(sys.argv[1]):
+    axes = [axis_of(*a, stride, p) for *a, p in zip(x.shape[2:], kernel, padding)]
+    results.append(blocked_at_once(x, stride, axes))
+torch.save(results, sys.argv[2])
+"""
+
+
+def test_the_kernel_copies_what_torch_does(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    cases = [
+        (laid_out(torch.randn(2, c, h, w, generator=generator), layout), stride, kernel, padding)
+        for c, _, kernel, stride, padding, h, w in CASES
+        for layout in LAYOUTS
+    ]
+    torch.save(cases, tmp_path / "cases")
+    subprocess.run(
+        [sys.executable, "-c", IN_THE_INTERPRETER, tmp_path / "cases", tmp_path / "results"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=True,
+    )
+    results = torch.load(tmp_path / "results")
+    for result, (x, stride, kernel, padding) in zip(results, cases, strict=True):
+        axes = [axis_of(*a, stride, p) for *a, p in zip(x.shape[2:], kernel, padding, strict=True)]
+        expected = blocked(x, stride, tuple(axes))
+        assert torch.equal(result, expected)
+        assert result.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("depth", [8, 16, 48])
+def test_the_kernel_compiles_for_hopper_without_a_device(depth):
+    stride, channels = {8: (2, 1), 16: (2, 3), 48: (4, 3)}[depth]
+    constants = {
+        **{"HEIGHT": 224, "WIDTH": 224, "CHANNELS": channels, "STRIDE": stride},
+        **{"ROWS": 115, "COLUMNS": 115, "ROWS_BEFORE": 2, "COLUMNS_BEFORE": 2},
+        **{"DEPTH": depth, "LANES": 1 << (depth - 1).bit_length(), "PIXELS": blocks.PIXELS},
+    }
+    names = blocks.blocks.arg_names
+    types = {**dict.fromkeys(constants, "constexpr"), "images": "*bf16", "results": "*bf16"}
+    source = ASTSource(
+        fn=blocks.blocks,
+        signature={name: types.get(name, "i32") for name in names},
+        constexprs={(names.index(n),): value for n, value in constants.items()},
+        attrs={(names.index("results"),): [["tt.divisibility", 16]]},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert "st.global.v4.b32" in made.asm["ptx"], "16 bytes are written at a time"
 
 
 def test_channels_are_filled_up_to_whole_vectors():

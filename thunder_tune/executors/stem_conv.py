@@ -114,10 +114,43 @@ def blocked(x: torch.Tensor, stride: int, axes: tuple[Axis, Axis]) -> torch.Tens
         (batch, channels of a block, rows, columns), channels last in memory. A channel's number
         is (row in the block * stride + column in the block) * channels + channel.
     """
+    arrange = blocked_at_once if x.is_cuda else _blocked_by_copying
+    return arrange(x, stride, axes)
+
+
+def blocked_at_once(x: torch.Tensor, stride: int, axes: tuple[Axis, Axis]) -> torch.Tensor:
+    """Launch the kernel; arguments and result as of `blocked`."""
+    from thunder_tune.executors.kernels import blocks
+
     height, width = axes
     batch, channels = x.shape[:2]
-    shape = (batch, height.blocks, width.blocks, _depth(channels, stride))
-    result = x.new_zeros(shape)
+    depth = _depth(channels, stride)
+    total = batch * height.blocks * width.blocks
+    result = x.new_empty(batch, height.blocks, width.blocks, depth)
+    blocks.blocks[(-(-total // blocks.PIXELS),)](
+        x,
+        result,
+        *x.stride(),
+        total,
+        HEIGHT=x.shape[2],
+        WIDTH=x.shape[3],
+        CHANNELS=channels,
+        STRIDE=stride,
+        ROWS=height.blocks,
+        COLUMNS=width.blocks,
+        ROWS_BEFORE=height.before,
+        COLUMNS_BEFORE=width.before,
+        DEPTH=depth,
+        LANES=1 << (depth - 1).bit_length(),
+        PIXELS=blocks.PIXELS,
+    )
+    return result.permute(0, 3, 1, 2)
+
+
+def _blocked_by_copying(x: torch.Tensor, stride: int, axes: tuple[Axis, Axis]) -> torch.Tensor:
+    height, width = axes
+    batch, channels = x.shape[:2]
+    result = x.new_zeros(batch, height.blocks, width.blocks, _depth(channels, stride))
     missing = [-size % stride for size in x.shape[2:]]
     if any(missing):
         x = F.pad(x, (0, missing[1], 0, missing[0]))
