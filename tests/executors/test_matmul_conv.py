@@ -20,6 +20,8 @@ CASES = [
     (6, 4, 1, 1, 5, 7),
     (6, 4, 1, 2, 5, 7),
     (1, 1, 2, 2, 2, 2),
+    (3, 5, 16, 16, 32, 48),  # rows of a patch are moved 16 bytes at a time
+    (3, 5, 8, 8, 17, 28),
 ]
 
 
@@ -48,6 +50,23 @@ def test_agrees_with_the_convolution(case, dtype, layout, with_bias):
     assert result.permute(0, 2, 3, 1).is_contiguous()
     error = (result.double() - expected).norm() / expected.norm()
     assert error < {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 5e-3}[dtype]
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("width", [32, 36, 38, 40, 41])
+def test_rows_that_start_anywhere(start, width):
+    x = torch.randn(2, 3, 16, width + start).bfloat16()[..., start:]
+    weight = torch.randn(4, 3, 16, 16).bfloat16()
+    expected = F.conv2d(x.double(), weight.double(), stride=16)
+    result = matmul_conv2d(x, weight, None, 16).double()
+    assert (result - expected).norm() / expected.norm() < 5e-3
+
+
+def test_an_image_keeps_its_gradient():
+    x = torch.randn(1, 3, 16, 16, requires_grad=True)
+    weight = torch.randn(4, 3, 16, 16)
+    (gradient,) = torch.autograd.grad(matmul_conv2d(x, weight, None, 16).sum(), x)
+    torch.testing.assert_close(gradient[0], weight.sum(0))
 
 
 def conv_class(found):

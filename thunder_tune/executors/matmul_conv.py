@@ -60,11 +60,36 @@ def matmul_conv2d(
     else:
         batch = x.shape[0]
         rows, columns = x.shape[2] // kernel_h, x.shape[3] // kernel_w
-        whole = x[:, :, : rows * kernel_h, : columns * kernel_w]
-        windows = whole.reshape(batch, channels, rows, kernel_h, columns, kernel_w)
+        whole = _widened(x[:, :, : rows * kernel_h, : columns * kernel_w], kernel_w)
+        windows = whole.reshape(batch, channels, rows, kernel_h, columns, -1)
         patches = windows.permute(0, 2, 4, 1, 3, 5).reshape(batch * rows * columns, -1)
+        if whole.dtype != x.dtype:
+            patches = patches.view(x.dtype)
     product = F.linear(patches, weight.reshape(features, -1), bias)
     return product.view(batch, rows, columns, features).permute(0, 3, 1, 2)
+
+
+def _widened(x: torch.Tensor, run: int) -> torch.Tensor:
+    """Return the same memory in the widest elements that runs of a row consist of.
+
+    A copy that moves single numbers of two bytes to another order reaches a third of a device's
+    bandwidth; 16 bytes at a time it works out an eighth of the addresses. A view of another type
+    has no gradient.
+
+    Args:
+        x: Any strides.
+        run: Elements that stay side by side.
+    """
+    if torch.is_grad_enabled() and x.requires_grad:
+        return x
+    *others, last = x.stride()
+    starts = (*others, x.storage_offset())
+    for wide in (torch.complex128, torch.int64, torch.int32):
+        n, rest = divmod(wide.itemsize, x.element_size())
+        fits = n > 1 and not rest and last == 1 and x.data_ptr() % wide.itemsize == 0
+        if fits and all(number % n == 0 for number in (run, *starts)):
+            return x.view(wide)
+    return x
 
 
 def _fits(
