@@ -25,8 +25,8 @@ from thunder_tune.values.space import (
 PRECISIONS = (PRECISION, FLOAT32_MATMUL)
 LOW = "float8"
 """The executor of linears in 8 bits."""
-ALWAYS = ("matmul",)
-"""Executors that are taken wherever they are offered: those of patch and 1x1 convolutions."""
+ALWAYS = ("matmul", "space_to_depth")
+"""Executors that are taken wherever they are offered: those of patches, 1x1 kernels and stems."""
 FUSED_ATTENTION = "sdpa"
 """Keeps one kernel for the gradient of attention, which torch's own op leaves in pieces."""
 
