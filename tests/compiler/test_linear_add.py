@@ -95,12 +95,17 @@ def test_results_and_whatever_else_lives(inputs, model, flags):
     assert [b.args[3:] == (True,) for b in sums] == flags
 
 
-def test_a_linear_with_a_bias_is_no_site(inputs):
+def test_a_bias_is_refused(inputs):
     def model(x, weight, residual):
         return residual + F.linear(x, weight, weight[:, 0])
 
     with torch.no_grad():
-        assert capture(model, inputs, {}).program.sites == ()
+        found = capture(model, inputs, {})
+    (site,) = found.program.sites
+    assert site.rewrite == "linear_add"
+    assert viability(found, "cpu")(site.class_id, "addmm_residual") == (
+        "refuses thunder_tune.linear_add of this shape and type"
+    )
 
 
 class TestKernel:

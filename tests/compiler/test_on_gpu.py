@@ -90,10 +90,10 @@ def test_cuda_graphs_see_a_buffer_that_changes():
 
 
 @pytest.mark.parametrize("graphs", ["none", "whole"])
-@pytest.mark.parametrize("executor", ["folded_conv", "folded_matmul"])
+@pytest.mark.parametrize("executor", ["folded_conv", "folded_matmul", "folded_cublaslt"])
 def test_a_folded_convolution_follows_its_weights(executor, graphs):
     torch.manual_seed(0)
-    size = 1 if executor == "folded_matmul" else 3
+    size = 3 if executor == "folded_conv" else 1
     model = nn.Sequential(
         nn.Conv2d(16, 32, size, padding=size // 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()
     )
@@ -113,13 +113,15 @@ def test_a_folded_convolution_follows_its_weights(executor, graphs):
     assert built.applied == 1.0
 
 
-def test_a_residual_is_added_in_the_convolution():
+@pytest.mark.parametrize(("executor", "size"), [("folded_conv", 3), ("folded_cublaslt", 1)])
+def test_a_residual_is_added_in_the_convolution(executor, size):
     torch.manual_seed(0)
 
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.norm = nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)
+            self.conv = nn.Conv2d(32, 32, size, padding=size // 2)
+            self.norm = nn.BatchNorm2d(32)
 
         def forward(self, x):
             return torch.relu(self.norm(self.conv(x)) + x)
@@ -128,10 +130,31 @@ def test_a_residual_is_added_in_the_convolution():
     x = torch.randn(8, 32, 14, 14, device="cuda", dtype=torch.bfloat16)
     found = capture(model, (x,), {})
     assert found.program.sites[0].rewrite == "conv_bn_add_relu"
-    choice = {f"rewrite:{found.program.sites[0].class_id}": "folded_conv"}
-    built = build(model, resolve(found.program, choice), found)
+    site = found.program.sites[0].class_id
+    assert viability(found, "cuda")(site, executor) == ""
+    built = build(model, resolve(found.program, {f"rewrite:{site}": executor}), found)
     with torch.no_grad():
         assert relative_error(built(x), model(x)) < 3e-2
+    assert built.applied == 1.0
+
+
+@pytest.mark.parametrize("graphs", ["none", "whole"])
+def test_every_linear_by_cublaslt(transformer, graphs):
+    model, x, found = transformer
+    offered = viability(found, "cuda")
+    linears = [c.id for c in found.program.classes if c.kind == "linear"]
+    sites = [c.id for c in found.program.site_classes if c.kind in ("linear_gelu", "linear_add")]
+    assert linears
+    assert sites
+    assert {offered(c, "cublaslt") for c in (*linears, *sites)} == {""}
+    choices = {f"executor:{c}": "cublaslt" for c in linears}
+    choices |= {f"rewrite:{c}": "cublaslt" for c in sites}
+    plan = resolve(found.program, {**choices, "cuda_graphs": graphs})
+    built = build(model, plan, found)
+    with torch.no_grad():
+        for _ in range(2):
+            assert relative_error(built(x), model(x)) < 3e-2
+    assert built.applied == 1.0
 
 
 @pytest.mark.parametrize("target", ["packed_linear", "float8"])

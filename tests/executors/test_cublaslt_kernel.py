@@ -77,7 +77,7 @@ def problem(x, weight, bias=None, residual=None, activation=None, addresses=(0, 
 
 class TestProblem:
     def test_sizes_and_strides(self):
-        x, weight, bias, residual = operands()
+        x, weight, bias, _ = operands()
         wide = torch.zeros(ROWS, 40, dtype=x.dtype)
         found = problem(wide[:, :IN], weight, bias, wide[:, IN : IN + OUT])
         assert (found.rows, found.inner, found.outer) == (ROWS, IN, OUT)

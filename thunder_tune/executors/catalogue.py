@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
 from thunder.extend import Executor, get_executor
 
+from thunder_tune.executors.cublaslt import cublaslt_executor
 from thunder_tune.executors.float8 import float8_executor
-from thunder_tune.executors.folded_conv import folded_conv_executor, folded_matmul_executor
+from thunder_tune.executors.folded_conv import (
+    folded_conv_executor,
+    folded_cublaslt_executor,
+    folded_matmul_executor,
+)
 from thunder_tune.executors.grouped_attention import grouped_sdpa_executor
+from thunder_tune.executors.kernels import cublaslt
 from thunder_tune.executors.linear_add import linear_add_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
@@ -32,6 +39,7 @@ class OperatorExecutorInfo:
         extra: Extra of thunder-tune that brings it, or "".
         trains: Whether it has a gradient rule, its own or Thunder's.
         computes: Type it computes in, or "": the type of its inputs.
+        lacks: Says what else is missing here, or returns "".
     """
 
     name: str
@@ -42,6 +50,7 @@ class OperatorExecutorInfo:
     extra: str = ""
     trains: bool = True
     computes: str = ""
+    lacks: Callable[[], str] | None = None
 
 
 OPERATOR_EXECUTORS = (
@@ -70,6 +79,14 @@ OPERATOR_EXECUTORS = (
         thunder_name=space_to_depth_executor.name,
         kinds=("conv",),
         trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="cublaslt",
+        thunder_name=cublaslt_executor.name,
+        kinds=("linear", "linear_gelu", "linear_add"),
+        needs_cuda=True,
+        trains=False,
+        lacks=cublaslt.available,
     ),
     OperatorExecutorInfo(
         name="addmm_gelu",
@@ -113,6 +130,14 @@ OPERATOR_EXECUTORS = (
         thunder_name=folded_matmul_executor.name,
         kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
         trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="folded_cublaslt",
+        thunder_name=folded_cublaslt_executor.name,
+        kinds=("conv_bn_add_relu", "conv_bn_relu", "conv_bn"),
+        needs_cuda=True,
+        trains=False,
+        lacks=cublaslt.available,
     ),
     OperatorExecutorInfo(
         name="folded_stem",
@@ -174,4 +199,4 @@ def unavailable_reason(name: str, device: str) -> str:
         return f"{info.module} is not installed{hint}"
     if get_executor(info.thunder_name) is None:
         return f"thunder did not register {info.thunder_name!r} (version mismatch?)"
-    return ""
+    return info.lacks() if info.lacks is not None else ""

@@ -2,7 +2,8 @@
 
 The norm's scale and shift are folded into packed weights (in float32, rounded once), and what
 follows becomes the epilogue of the convolution: cuDNN's fused convolutions, or for 1x1 kernels
-cuBLASLt's epilogue through torch. Everything stays channels last, as both want it.
+cuBLASLt's epilogue, through torch (bias and ReLU) or called directly (a residual too). Everything
+stays channels last, as all of them want it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
 
+from thunder_tune.executors.kernels import cublaslt
 from thunder_tune.executors.matmul_conv import matmul_conv2d
 from thunder_tune.executors.packing import packs
 
@@ -24,6 +26,8 @@ folded_conv_executor = OperatorExecutor("thunder_tune_folded_conv", version="1")
 register_executor(folded_conv_executor)
 folded_matmul_executor = OperatorExecutor("thunder_tune_folded_matmul", version="1")
 register_executor(folded_matmul_executor)
+folded_cublaslt_executor = OperatorExecutor("thunder_tune_folded_cublaslt", version="1")
+register_executor(folded_cublaslt_executor)
 
 Size = tuple[int, int]
 
@@ -158,6 +162,36 @@ def folded_matmul(
     return product.view(batch, rows, columns, -1).permute(0, 3, 1, 2)
 
 
+def folded_cublaslt(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    norm: tuple[torch.Tensor | None, ...],
+    residual: torch.Tensor | None,
+    stride: Size,
+    padding: Size,
+    dilation: Size,
+    groups: int,
+    training: bool,
+    eps: float,
+    relu: bool,
+    store: int,
+) -> torch.Tensor:
+    """Return the same as `folded_matmul`, by one matrix product that adds the residual too."""
+    kernel, shift = _packed(weight, bias, norm, eps, store)
+    if not x.is_cuda:
+        return _finished(matmul_conv2d(x, kernel, shift, stride), residual, relu)
+    pixels = x[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
+    product = cublaslt.linear(
+        cublaslt.as_rows(pixels),
+        kernel.view(len(kernel), -1),
+        shift,
+        residual=None if residual is None else cublaslt.as_rows(residual.permute(0, 2, 3, 1)),
+        activation="relu" if relu else None,
+    )
+    return product.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2)
+
+
 def _finished(y: torch.Tensor, residual: torch.Tensor | None, relu: bool) -> torch.Tensor:
     """Add and clamp in place: the convolution's result is nobody else's."""
     if residual is not None:
@@ -214,10 +248,16 @@ def _is_product(x: TensorProxy, weight: TensorProxy, *rest: Any) -> bool:  # noq
     )
 
 
+def _is_direct_product(x: TensorProxy, weight: TensorProxy, *rest: Any) -> bool:  # noqa: ANN401
+    is_cuda = str(x.device).startswith("cuda")
+    return _is_product(x, weight, *rest) and not (is_cuda and x.dtype == dtypes.float64)
+
+
 def _register() -> None:
     for executor, name, function, checker in (
         (folded_conv_executor, "folded_conv", folded_conv, folds),
         (folded_matmul_executor, "folded_matmul", folded_matmul, _is_product),
+        (folded_cublaslt_executor, "folded_cublaslt", folded_cublaslt, _is_direct_product),
     ):
         symbol: Any = executor.register_operator(name, like=_composite, fn=function)
         executor.register_implementation(conv_bn, symbol, checker=checker)

@@ -3,7 +3,8 @@
 cuBLAS adds what it writes to what is there (beta = 1): the residual is read and the sum written by
 the product itself. That saves a pass only where the residual's own memory takes the sum, so it
 does wherever nobody can see it: the trace has no later use of it, and no other tensor shares its
-memory. Elsewhere torch copies the residual first.
+memory. Elsewhere torch copies the residual first. A bias would be a third thing to add: those
+linears are cuBLASLt's, called directly (`executors/cublaslt.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ _ALONE = 2
 
 
 def _composite(
-    x: TensorProxy, weight: TensorProxy, residual: TensorProxy, may_overwrite: bool = False
+    x: TensorProxy,
+    weight: TensorProxy,
+    residual: TensorProxy,
+    may_overwrite: bool = False,
+    *,
+    bias: TensorProxy | None = None,
 ) -> TensorProxy:
-    total: TensorProxy = ltorch.add(residual, ltorch.linear(x, weight))
+    total: TensorProxy = ltorch.add(residual, ltorch.linear(x, weight, bias))
     return total
 
 
@@ -37,7 +43,12 @@ linear_add = Symbol("linear_add", meta=_composite, id="thunder_tune.linear_add")
 
 
 def addmm_residual(
-    x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, may_overwrite: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    may_overwrite: bool = False,
+    *,
+    bias: None = None,
 ) -> torch.Tensor:
     """Return residual + x @ weight.T.
 
@@ -46,6 +57,7 @@ def addmm_residual(
         weight: (out features, in features).
         residual: (..., out features).
         may_overwrite: Whether the residual is needed no more.
+        bias: None.
 
     Returns:
         (..., out features); the residual's memory where that may take it.
@@ -70,11 +82,16 @@ def _is_alone(tensor: torch.Tensor) -> bool:
 
 
 def _fits(
-    x: TensorProxy, weight: TensorProxy, residual: TensorProxy, may_overwrite: bool = False
+    x: TensorProxy,
+    weight: TensorProxy,
+    residual: TensorProxy,
+    may_overwrite: bool = False,
+    *,
+    bias: TensorProxy | None = None,
 ) -> bool:
     is_one_type = x.dtype == weight.dtype == residual.dtype
-    return bool(x.ndim >= 2 and residual.ndim == x.ndim and is_one_type) and bool(
-        dtypes.is_float_dtype(x.dtype)
+    return bias is None and bool(
+        x.ndim >= 2 and residual.ndim == x.ndim and is_one_type and dtypes.is_float_dtype(x.dtype)
     )
 
 

@@ -220,18 +220,14 @@ def _takes_once(bsym: BoundSymbol, before: BoundSymbol) -> bool:
 
 def _adds_plainly(bsym: BoundSymbol) -> bool:
     """Whether an addition is of two tensors of one shape, without a factor."""
-    shapes = {tuple(x.shape) for x in bsym.args[:2] if hasattr(x, "shape")}
+    shapes = [tuple(x.shape) for x in bsym.args if isinstance(x, TensorProxy)]
     has_factor = bsym.kwargs.get("alpha", 1) != 1
-    return len(shapes) == 1 and len(bsym.args) == 2 and not has_factor
+    return len(bsym.args) == len(shapes) == 2 and shapes[0] == shapes[1] and not has_factor
 
 
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _RESHAPES = ("torch.reshape", "torch.Tensor.view", "torch.flatten")
 _NEW_DIMENSIONS = ("torch.Tensor.__getitem__", "torch.unsqueeze")
-
-
-def _has_no_bias(bsym: BoundSymbol) -> bool:
-    return (*bsym.args[2:], bsym.kwargs.get("bias"))[0] is None
 
 
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
@@ -243,10 +239,7 @@ _ADD = Link(ops=("torch.add",), commutes=True, where=_adds_plainly)
 
 PATTERNS: Sequence[Pattern] = (
     Chain(name="linear_gelu", links=(_LINEAR, _GELU)),
-    Chain(
-        name="linear_add",
-        links=(Link(ops=("torch.nn.functional.linear",), where=_has_no_bias), _ADD),
-    ),
+    Chain(name="linear_add", links=(_LINEAR, _ADD)),
     Siblings(name="packed_linear", op="torch.nn.functional.linear"),
     Chain(name="conv_bn_add_relu", links=(_CONV, _NORM, _ADD, _RELU)),
     Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),

@@ -30,8 +30,9 @@ def _linear_gelu(members: Sequence[BoundSymbol]) -> Composed:
 
 def _linear_add(members: Sequence[BoundSymbol]) -> Composed:
     linear, add = members
-    x, weight = _arguments(linear, "input", "weight")
-    return linear_add, (x, weight, _other_operand(add, linear)), {}
+    x, weight, bias = _arguments(linear, "input", "weight", "bias")
+    given = {} if bias is None else {"bias": bias}
+    return linear_add, (x, weight, _other_operand(add, linear)), given
 
 
 def _packed_linear(members: Sequence[BoundSymbol]) -> Composed:

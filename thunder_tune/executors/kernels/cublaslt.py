@@ -15,7 +15,7 @@ from thunder_tune.executors.kernels import cublaslt_library as lt
 from thunder_tune.executors.kernels.cublaslt_library import available
 from thunder_tune.executors.kernels.cublaslt_plans import Addresses, Plan, Problem
 
-__all__ = ["available", "has_rows", "linear", "problem_of"]
+__all__ = ["as_rows", "available", "has_rows", "linear", "problem_of"]
 
 _WIDEST_ALIGNMENT = 256
 _plans: dict[tuple[Problem, bool], Plan] = {}
@@ -168,3 +168,9 @@ def has_rows(matrix: torch.Tensor) -> bool:
     rows, columns = matrix.shape
     is_apart = rows <= 1 or matrix.stride(0) >= columns
     return is_apart and (columns == 1 or matrix.stride(1) == 1)
+
+
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a tensor's last dimension as a matrix, copied where it must be."""
+    matrix = tensor.reshape(-1, tensor.shape[-1])
+    return matrix if has_rows(matrix) else matrix.contiguous()
