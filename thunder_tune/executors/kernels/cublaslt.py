@@ -18,7 +18,9 @@ from thunder_tune.executors.kernels.cublaslt_plans import Addresses, Plan, Probl
 __all__ = ["as_rows", "available", "has_rows", "linear", "problem_of"]
 
 _WIDEST_ALIGNMENT = 256
-_plans: dict[tuple[Problem, bool], Plan] = {}
+PLANS: dict[tuple[Problem, bool], Plan] = {}
+"""What was planned so far, by problem and whether algorithms were timed."""
+
 _planning = threading.Lock()
 
 
@@ -110,16 +112,16 @@ def problem_of(
 
 def _plan(problem: Problem, at: Addresses, is_timed: bool) -> Plan:
     """Return the plan of a problem, made at its first use."""
-    found = _plans.get((problem, is_timed))
+    found = PLANS.get((problem, is_timed))
     if found is not None:
         return found
     if is_timed and torch.cuda.is_current_stream_capturing():
         return _plan(problem, at, False)
     with _planning:
         key = (problem, is_timed)
-        if key not in _plans:
-            _plans[key] = Plan(problem, at, is_timed=is_timed)
-        return _plans[key]
+        if key not in PLANS:
+            PLANS[key] = Plan(problem, at, is_timed=is_timed)
+        return PLANS[key]
 
 
 def _row_stride(matrix: torch.Tensor) -> int:
