@@ -15,7 +15,7 @@ from thunder_tune.executors.cublaslt import (
     cublaslt_linear_add,
     cublaslt_linear_gelu,
 )
-from thunder_tune.executors.kernels.cublaslt import available
+from thunder_tune.executors.kernels.cublaslt_library import library
 from thunder_tune.program import capture
 from thunder_tune.values.plan import resolve
 
@@ -240,4 +240,10 @@ def test_it_needs_a_device_and_the_library(name, monkeypatch):
     assert operator_executor(name) is not None
     assert unavailable_reason(name, "cpu") == "needs a CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert unavailable_reason(name, "cuda") == available()
+    monkeypatch.setattr(torch.version, "cuda", "99.0")
+    library.cache_clear()
+    try:
+        reason = unavailable_reason(name, "cuda")
+    finally:
+        library.cache_clear()
+    assert reason == "cuBLASLt: libcublasLt.so.99 was not found where torch's libraries are"
