@@ -10,6 +10,7 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.extend import Executor, OperatorExecutor
 
 from thunder_tune.compiler.tagging import op_index
+from thunder_tune.executors import accepts
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Router(OperatorExecutor):
         if target is None or bsym.sym.id not in target.implmap:
             return False
         try:
-            return bool(target.can_execute(bsym))
+            return accepts(target, bsym)
         except Exception as error:  # a checker that fails has refused
             _logger.info("%s refused %s: %s", target.name, bsym.sym.name, error)
             return False

@@ -13,7 +13,12 @@ from thunder.core.trace import tracectx
 from thunder_tune.compiler import fusers
 from thunder_tune.compiler.rewrites import composite_of
 from thunder_tune.compiler.tagging import clone_trace
-from thunder_tune.executors import OPERATOR_EXECUTORS, operator_executor, unavailable_reason
+from thunder_tune.executors import (
+    OPERATOR_EXECUTORS,
+    accepts,
+    operator_executor,
+    unavailable_reason,
+)
 from thunder_tune.program.frontend import Capture
 from thunder_tune.program.kinds import op_name
 from thunder_tune.program.structure import ops_of
@@ -86,4 +91,4 @@ def _accepts(target: str, bsym: BoundSymbol) -> bool:
     if target in FUSERS:
         return fusers.fuser(target).can_fuse(bsym)
     executor = operator_executor(target)
-    return executor is not None and bool(executor.can_execute(bsym))
+    return executor is not None and accepts(executor, bsym)

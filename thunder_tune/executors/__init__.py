@@ -2,6 +2,7 @@
 
 from thunder_tune.executors.catalogue import (
     OPERATOR_EXECUTORS,
+    accepts,
     computes_in,
     executors_for,
     operator_executor,
@@ -12,6 +13,7 @@ from thunder_tune.executors.packing import PackStore
 __all__ = [
     "OPERATOR_EXECUTORS",
     "PackStore",
+    "accepts",
     "computes_in",
     "executors_for",
     "operator_executor",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
+from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor, get_executor
 
 from thunder_tune.executors.cublaslt import cublaslt_executor
@@ -185,6 +186,25 @@ def operator_executor(name: str) -> Executor | None:
     """Return Thunder's executor of this name, or None where it is not installed."""
     info = _BY_NAME.get(name)
     return get_executor(info.thunder_name) if info is not None else None
+
+
+def accepts(executor: Executor, bsym: BoundSymbol) -> bool:
+    """Return whether an executor runs an op, and runs it right.
+
+    Thunder's `cudnn` takes a mask for row-major, whatever its strides: of one that is expanded it
+    reads past the end. Masks that models pass on are expanded as a rule, so it gets none.
+
+    Raises:
+        Exception: The executor's own checker did.
+    """
+    if executor.name == _BY_NAME["cudnn"].thunder_name and _mask(bsym) is not None:
+        return False
+    return bool(executor.can_execute(bsym))
+
+
+def _mask(bsym: BoundSymbol) -> object:
+    """Return the mask of an attention op, which is its fourth argument."""
+    return bsym.args[3] if len(bsym.args) > 3 else bsym.kwargs.get("attn_mask")
 
 
 def unavailable_reason(name: str, device: str) -> str:
