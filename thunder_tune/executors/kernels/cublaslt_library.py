@@ -82,6 +82,7 @@ def library() -> ctypes.CDLL:
         for function, arguments in _SIGNATURES.items():
             getattr(found, function).argtypes = arguments
             getattr(found, function).restype = c_int
+        found.cublasLtGetVersion.restype = c_size_t
         found.cublasLtGetStatusName.argtypes = (c_int,)
         found.cublasLtGetStatusName.restype = ctypes.c_char_p
         return found

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from thunder_tune.executors.kernels import cublaslt_library as lt
+from thunder_tune.executors.kernels.cublaslt_choices import kept_choice
 from thunder_tune.executors.kernels.cublaslt_library import check, library
 
 WORKSPACE = 32 * 2**20
@@ -27,8 +28,11 @@ WARM_UPS = 3
 REPEATS = 10
 HEAD_START = 1_000_000
 """Cycles that the device waits before a round, in which the host enqueues all of it."""
-AS_GOOD = 1.005
-"""Of algorithms that are no slower than the fastest by more, the heuristic's first is taken."""
+AS_GOOD = 1.03
+"""Of algorithms that are no slower than the fastest by more, the heuristic's first is taken.
+
+A device at its power limit gives the same algorithm times a few percent apart.
+"""
 
 _ONE = byref(c_float(1.0))
 _ZERO = byref(c_float(0.0))
@@ -74,6 +78,12 @@ class Problem(NamedTuple):
     is_deterministic: bool
 
 
+def _identity(problem: Problem) -> tuple[object, ...]:
+    """Return what a choice depends on, the same in every process on such a device."""
+    name = torch.cuda.get_device_name(problem.device)
+    return (name, library().cublasLtGetVersion(), *problem[1:])
+
+
 class Addresses(NamedTuple):
     """Where the operands of one call lie; 0: there is none."""
 
@@ -85,9 +95,10 @@ class Addresses(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """A configured algorithm: where its cublasLtMatmulAlgo_t is, and the workspace it needs."""
+    """A configured algorithm: where its cublasLtMatmulAlgo_t is, its bytes, its workspace."""
 
     reference: Any
+    configuration: bytes
     workspace: int
 
 
@@ -181,10 +192,18 @@ class Plan:
         self.algorithms = self._ask(at)
         self.chosen = self.algorithms[0]
         if is_timed:
-            size = problem.rows * problem.out_stride
-            scratch = torch.empty(size, dtype=problem.dtype, device=problem.device)
-            elsewhere = at._replace(out=scratch.data_ptr())
-            self.chosen = fastest(self.algorithms, lambda a: self._launch(a, elsewhere))
+            configurations = [a.configuration for a in self.algorithms]
+            index = kept_choice(_identity(problem), configurations, lambda: self._fastest(at))
+            self.chosen = self.algorithms[index]
+
+    def _fastest(self, at: Addresses) -> int:
+        """Time the algorithms on these operands; the result goes elsewhere."""
+        problem = self._of.problem
+        size = problem.rows * problem.out_stride
+        scratch = torch.empty(size, dtype=problem.dtype, device=problem.device)
+        elsewhere = at._replace(out=scratch.data_ptr())
+        found = fastest(self.algorithms, lambda a: self._launch(a, elsewhere))
+        return self.algorithms.index(found)
 
     def _ask(self, at: Addresses) -> tuple[Algorithm, ...]:
         """Return the heuristic's algorithms, the most promising one first."""
@@ -208,7 +227,7 @@ class Plan:
         good = [r for r in results[: count.value] if r.state == lt.CUBLAS_STATUS_SUCCESS]
         if not good:
             raise RuntimeError(f"cublasLtMatmulAlgoGetHeuristic names none for {of.problem}")
-        return tuple(Algorithm(byref(r), int(r.workspaceSize)) for r in good)
+        return tuple(Algorithm(byref(r), bytes(r.algo), int(r.workspaceSize)) for r in good)
 
     def _launch(self, algorithm: Algorithm, at: Addresses) -> int:
         """Enqueue the product on the current stream and return the status.

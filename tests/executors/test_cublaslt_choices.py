@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import pytest
+
+from thunder_tune.executors.kernels.cublaslt_choices import FOLDER, kept_choice
+
+PROBLEM = ("NVIDIA H200", 130100, "bfloat16", 128)
+ALGORITHMS = [bytes([i]) * 64 for i in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "thunder-tune" / FOLDER
+
+
+def never():
+    raise AssertionError("a choice is known")
+
+
+def test_the_first_choice_stands(folder):
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: 2) == 2
+    assert kept_choice(PROBLEM, ALGORITHMS, never) == 2
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_it_is_known_by_its_configuration_not_by_its_place():
+    kept_choice(PROBLEM, ALGORITHMS, lambda: 2)
+    assert kept_choice(PROBLEM, ALGORITHMS[::-1], never) == 1
+
+
+@pytest.mark.parametrize("place", range(len(PROBLEM)))
+def test_another_problem_has_a_choice_of_its_own(place):
+    kept_choice(PROBLEM, ALGORITHMS, lambda: 2)
+    other = (*PROBLEM[:place], "other", *PROBLEM[place + 1 :])
+    assert kept_choice(other, ALGORITHMS, lambda: 0) == 0
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"algorithm": 3}', '{"algorithm": "x"}'])
+def test_a_damaged_entry_is_a_miss_and_is_replaced(folder, damage):
+    kept_choice(PROBLEM, ALGORITHMS, lambda: 2)
+    (entry,) = folder.iterdir()
+    entry.write_text(damage)
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: 1) == 1
+    assert kept_choice(PROBLEM, ALGORITHMS, never) == 1
+
+
+def test_an_algorithm_that_is_not_offered_any_more_is_a_miss():
+    kept_choice(PROBLEM, ALGORITHMS, lambda: 3)
+    assert kept_choice(PROBLEM, ALGORITHMS[:3], lambda: 0) == 0
+    assert kept_choice(PROBLEM, ALGORITHMS[:3], never) == 0
+
+
+def test_where_nothing_can_be_written_each_chooses(tmp_path):
+    (tmp_path / "thunder-tune").write_text("no folder")
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: 2) == 2
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: 3) == 3
+
+
+def test_of_two_who_choose_at_once_one_prevails():
+    def choose():
+        assert kept_choice(PROBLEM, ALGORITHMS, lambda: 1) == 1  # someone is faster
+        return 2
+
+    assert kept_choice(PROBLEM, ALGORITHMS, choose) == 1
+
+
+def _choose(index):
+    return kept_choice(PROBLEM, ALGORITHMS, partial(int, index % 4))
+
+
+def test_processes_agree():
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as executor:
+        assert len(set(executor.map(_choose, range(40)))) == 1
