@@ -30,6 +30,8 @@ _MACHINE_SHARE = 0.8
 _SLACK = 1.5
 """Times as long as before: caches are warm, but more is built at once."""
 _MOST_OF_WHAT_IS_LEFT = 0.85
+_AGAIN = 1.25
+"""Times as long as before: what the others need again, and some blocks."""
 
 
 class PhaseWatch:
@@ -63,8 +65,8 @@ class PhaseWatch:
         self._deadline = deadline
         self._build_s = build_s or {}
         self._since = self._looked = since
-        self.limit_s = self._limit()
         self._seconds: dict[str, float] = {}
+        self.limit_s = self._limit()
 
     def begin(self, progress: Progress) -> None:
         """Note that the child enters a phase, perhaps the same one anew.
@@ -109,12 +111,23 @@ class PhaseWatch:
     def _limit(self) -> float:
         limit = self._limits.of(self.phase)
         if self._deadline is not None and self.phase == "compile" and self.subject:
-            # One contender that hangs must leave time to measure the others without it. Of one
-            # that was built before it is known how long it may take without hanging.
-            left_s = max(0.0, self._deadline - self._since)
-            known_s = _SLACK * self._build_s.get(self.subject, 0.0)
-            limit = min(limit, max(left_s / 2, min(known_s, _MOST_OF_WHAT_IS_LEFT * left_s)))
+            limit = min(limit, self._part(max(0.0, self._deadline - self._since)))
         return limit
+
+    def _part(self, left_s: float) -> float:
+        """Return the seconds that a contender may take to build.
+
+        One that hangs must leave time to measure the others without it. Of one that was built
+        before it is known how long it may take without hanging. One of which this is not known,
+        where it is of others, comes after them: what was spent so far is what they need again.
+        """
+        part_s = left_s / 2
+        if self.subject in self._build_s:
+            known_s = _SLACK * self._build_s[self.subject]
+            return max(part_s, min(known_s, _MOST_OF_WHAT_IS_LEFT * left_s))
+        if self._build_s:
+            return max(part_s, left_s - _AGAIN * sum(self._seconds.values()))
+        return part_s
 
 
 def host_memory_limit(limits: Limits, slots: int) -> int:

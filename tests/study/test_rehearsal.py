@@ -10,7 +10,8 @@ from thunder_tune.testing.fake_pool import FakePool, synthetic_description
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.space import PROGRAM
 
-BUILD_S = {"eager": 0.1, "thunder": 80.0, "torch.compile": 20.0}
+SLOW = "torch.compile:max-autotune"
+BUILD_S = {"eager": 0.1, SLOW: 80.0, "torch.compile": 20.0, "thunder": 90.0}
 
 
 class SlowToBuild(FakePool):
@@ -39,34 +40,34 @@ def pool_of(dimensions, costs):
 
 def test_who_is_built_soonest_comes_first(spec, pool_of):
     pool = pool_of()
-    asked = contenders("thunder", "torch.compile", "eager")
+    asked = contenders(SLOW, "torch.compile", "eager")
     shown = rehearse(spec().setting, asked, pool=pool, limit_s=None, clock=pool.clock)
-    assert [c.name for c in shown.cast(asked)] == ["eager", "torch.compile", "thunder"]
+    assert [c.name for c in shown.cast(asked)] == ["eager", "torch.compile", SLOW]
     assert shown.failures == {}
 
 
 def test_who_fails_or_is_late_sits_out_with_the_reason(spec, pool_of):
     pool = pool_of(
-        hangs=frozenset({(PROGRAM, "thunder")}), failures={(PROGRAM, "eager"): "out-of-memory"}
+        hangs=frozenset({(PROGRAM, SLOW)}), failures={(PROGRAM, "eager"): "out-of-memory"}
     )
-    asked = contenders("thunder", "torch.compile", "eager")
+    asked = contenders(SLOW, "torch.compile", "eager")
     started = pool.clock.now_s
     shown = rehearse(spec().setting, asked, pool=pool, limit_s=60.0, clock=pool.clock)
     assert pool.clock.now_s - started == pytest.approx(60.0)
     assert [c.name for c in shown.cast(asked)] == ["torch.compile"]
     assert {n: f.kind for n, f in shown.failures.items()} == {
         "eager": "out-of-memory",
-        "thunder": "timeout",
+        SLOW: "timeout",
     }
-    assert "not built within 60 s" in shown.failures["thunder"].message
-    assert [c.assignment[PROGRAM] for c in pool.cancelled] == ["thunder"]
+    assert "not built within 60 s" in shown.failures[SLOW].message
+    assert [c.assignment[PROGRAM] for c in pool.cancelled] == [SLOW]
 
 
 def test_a_comparison_measures_the_others_in_all_rounds(spec, pool_of, observer):
-    pool = pool_of(hangs=frozenset({(PROGRAM, "thunder")}))
+    pool = pool_of(hangs=frozenset({(PROGRAM, SLOW)}))
     comparison = compare_now(
         spec().setting,
-        contenders("thunder", "torch.compile", "eager"),
+        contenders(SLOW, "torch.compile", "eager"),
         pool=pool,
         observer=observer,
         timeout_s=200.0,
@@ -76,16 +77,16 @@ def test_a_comparison_measures_the_others_in_all_rounds(spec, pool_of, observer)
     assert [[c.name for c in job.contenders] for job in pool.compared] == [
         ["eager", "torch.compile"]
     ] * 3
-    assert comparison.standing("thunder").failure.kind == "timeout"
+    assert comparison.standing(SLOW).failure.kind == "timeout"
     assert comparison.standing("eager").rounds == 3
-    assert [s.name for s in comparison.standings] == ["thunder", "torch.compile", "eager"]
+    assert [s.name for s in comparison.standings] == [SLOW, "torch.compile", "eager"]
 
 
 def test_where_all_fail_the_rounds_try_again(spec, pool_of, observer):
-    pool = pool_of(failures={(PROGRAM, "eager"): "crash", (PROGRAM, "thunder"): "crash"})
+    pool = pool_of(failures={(PROGRAM, "eager"): "crash", (PROGRAM, SLOW): "crash"})
     compare_now(
         spec().setting,
-        contenders("eager", "thunder"),
+        contenders("eager", SLOW),
         pool=pool,
         observer=observer,
         rehearsed=True,
@@ -98,7 +99,7 @@ def test_one_slot_has_nothing_to_gain(spec, pool_of, observer):
     pool = pool_of(capacity=1)
     compare_now(
         spec().setting,
-        contenders("eager", "thunder"),
+        contenders("eager", SLOW),
         pool=pool,
         observer=observer,
         rehearsed=True,
@@ -113,9 +114,17 @@ def test_ctrl_c_leaves_nothing_under_way(spec, dimensions, costs, call):
     with pytest.raises(KeyboardInterrupt):
         rehearse(
             spec().setting,
-            contenders("thunder", "torch.compile", "eager"),
+            contenders(SLOW, "torch.compile", "eager"),
             pool=pool,
             limit_s=None,
             clock=pool.clock,
         )
     assert pool.cancelled
+
+
+def test_what_no_cache_keeps_is_not_rehearsed_and_comes_last(spec, pool_of, observer):
+    pool = pool_of()
+    asked = contenders("thunder", "torch.compile", "eager")
+    shown = rehearse(spec().setting, asked, pool=pool, limit_s=None, clock=pool.clock)
+    assert set(shown.build_s) == {"eager", "torch.compile"}
+    assert [c.name for c in shown.cast(asked)] == ["eager", "torch.compile", "thunder"]

@@ -36,13 +36,22 @@ def test_a_limit_that_a_comparison_has_cut_is_told_as_such(clock):
     ("before_s", "limit_s"), [(10.0, 20.0), (20.0, 30.0), (1000.0, 34.0), (None, 20.0)]
 )
 def test_who_was_slow_before_may_be_slow_again(clock, before_s, limit_s):
-    known = {} if before_s is None else {"thunder": before_s}
+    known = {} if before_s is None else {"eager": 0.1, "thunder": before_s}
     limits = Limits(compile_s=100.0)
     watch = PhaseWatch(limits, since=clock(), deadline=clock() + 40.0, build_s=known)
     watch.begin(Progress(phase="compile", subject="thunder"))
     assert watch.limit_s == pytest.approx(limit_s)
     watch.begin(Progress(phase="compile", subject="eager"))
     assert watch.limit_s == pytest.approx(20.0)
+
+
+def test_the_unknown_one_may_take_what_the_others_would_not_need_again(clock):
+    limits = Limits(compile_s=1_000.0)
+    watch = PhaseWatch(limits, since=clock(), deadline=clock() + 500.0, build_s={"eager": 1.0})
+    watch.begin(Progress(phase="compile", subject="eager"))
+    clock.now_s += 80.0
+    watch.begin(Progress(phase="compile", subject="thunder"))
+    assert watch.limit_s == pytest.approx(420.0 - 1.25 * 80.0)
 
 
 def test_standing_still_is_a_wait_and_not_held_against_the_phase(clock):

@@ -120,8 +120,8 @@ class _Series:
             limit_s=None if timeout_s is None else SHARE * timeout_s,
             clock=self._clock,
         )
-        if able := shown.cast(self.contenders):
-            self._entered, self._absent = able, shown.failures
+        if shown.build_s:
+            self._entered, self._absent = shown.cast(self.contenders), shown.failures
             self._build_s = shown.build_s
 
     def affordable(self, round_s: float, at_most: int) -> int:

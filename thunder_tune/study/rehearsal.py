@@ -2,7 +2,8 @@
 
 The rounds of a comparison build all contenders one after the other in each process. After a
 rehearsal compile caches are warm for them, who fails or takes too long is known and sits out, and
-the slow ones come last.
+the slow ones come last. Behind all of them come those of which no cache keeps anything: a
+rehearsal would cost what they cost in the rounds, and save nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from thunder_tune.study.dispatch import TICK_S
 from thunder_tune.study.pool import WorkerPool
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.job import MeasureJob, Setting
+from thunder_tune.values.space import PROGRAM
 from thunder_tune.values.trial import Candidate, Failure
 
+UNKEPT = frozenset({"thunder"})
+"""Back ends that build everything anew in each process."""
 SHARE = 0.5
 """Of the time of a comparison: the rounds need the other half."""
 
@@ -36,7 +40,12 @@ class Rehearsal:
     def cast(self, contenders: Sequence[Contender]) -> tuple[Contender, ...]:
         """Return who can be measured, those first that are built soonest."""
         able = (c for c in contenders if c.name in self.build_s)
-        return tuple(sorted(able, key=lambda c: self.build_s[c.name]))
+        unknown = (c for c in contenders if not _is_rehearsed(c))
+        return (*sorted(able, key=lambda c: self.build_s[c.name]), *unknown)
+
+
+def _is_rehearsed(contender: Contender) -> bool:
+    return contender.assignment.get(PROGRAM) not in UNKEPT
 
 
 def rehearse(
@@ -47,7 +56,7 @@ def rehearse(
     limit_s: float | None,
     clock: Clock,
 ) -> Rehearsal:
-    """Build, judge and time each contender once, as many at once as the pool has room for.
+    """Build, judge and time contenders once, as many at once as the pool has room for.
 
     Args:
         setting: The model, how it is run and judged.
@@ -61,7 +70,7 @@ def rehearse(
     waiting: dict[int, str] = {}
     is_over = False
     try:
-        for contender in contenders:
+        for contender in filter(_is_rehearsed, contenders):
             candidate = Candidate(assignment=contender.assignment, plan_key="")
             waiting[pool.submit(MeasureJob(setting=setting, candidate=candidate))] = contender.name
         while waiting and not is_over:
