@@ -50,6 +50,7 @@ class TrialSession:
         self.is_spent = False
         self._bench: Workbench | None = None
         self._idle_bytes = 0
+        self._is_settled = False
 
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Capture the model, check that it can be judged, and build its search space."""
@@ -94,6 +95,7 @@ class TrialSession:
             failure = self._fault(error, attempt.failure(error))
         attempt.close()
         self._tidy(failed=failure is not None)
+        self._settle()
         return TrialResult(
             candidate=job.candidate,
             role=job.role,
@@ -118,6 +120,8 @@ class TrialSession:
         """Return the workbench of a setting."""
         if self._bench is None or self._bench.setting != setting:
             self._bench = None
+            gc.unfreeze()
+            self._is_settled = False
             self._bench = Workbench(setting, clock, seed=setting.source.seed)
             self._idle_bytes = _allocated_bytes()
         return self._bench
@@ -127,6 +131,17 @@ class TrialSession:
         logger.info("%s", failure.message, exc_info=error)
         self.is_spent = self.is_spent or is_sticky(error)
         return failure
+
+    def _settle(self) -> None:
+        """Take what is alive after a first candidate, half a million objects, for permanent.
+
+        It is modules, the model and its capture. Each collection would look at all of it, in a
+        fifth of a second, which is more than many a candidate takes to compile.
+        """
+        if not self._is_settled:
+            gc.collect()
+            gc.freeze()
+            self._is_settled = True
 
     def _tidy(self, *, failed: bool) -> None:
         """Give memory back to the device; to be called when no exception is at hand any more."""

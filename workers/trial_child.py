@@ -85,6 +85,8 @@ class TrialChild:
         phase_s = dict(result.phase_s)
         if "start" in done.phase_s:  # which the child cannot time
             phase_s["start"] = done.phase_s["start"]
+        if (waited_s := done.phase_s.get("wait", 0.0)) > phase_s.get("wait", 0.0):
+            phase_s["wait"] = waited_s  # a child that is stopped between phases does not know it
         return replace(
             result,
             failure=done.logged(result.failure),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from thunder_tune.testing.faulty_models import REFERENCE
@@ -17,6 +19,7 @@ from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, EXECUTOR, PROGRAM
 from thunder_tune.values.trial import Candidate
 from thunder_tune.workers import InlinePool
+from thunder_tune.workers.session import TrialSession
 
 EAGER = {PROGRAM: "eager"}
 
@@ -80,6 +83,22 @@ def test_a_child_captures_once_for_all_its_composed_candidates(pool, composed):
     results = [measure(pool, composed) for _ in range(3)]
     assert len({r.process_id for r in results}) == 1
     assert {r.captures for r in results} == {1}
+
+
+def test_collections_do_not_look_at_what_stays_alive(composed):
+    session = TrialSession()
+    job = MeasureJob(
+        setting=setting(), candidate=Candidate(assignment=composed, plan_key="composed")
+    )
+    before = gc.get_freeze_count()
+    try:
+        assert session.measure(job, lambda progress: None).failure is None
+        frozen = gc.get_freeze_count()
+        assert frozen > before + 10_000
+        assert session.measure(job, lambda progress: None).failure is None
+        assert gc.get_freeze_count() <= frozen, "what a later candidate leaves can be collected"
+    finally:
+        gc.unfreeze()
 
 
 def test_a_whole_program_back_end_has_a_process_of_its_own_and_captures_nothing(pool, composed):
