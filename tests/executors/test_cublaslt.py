@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from thunder_tune.compiler import build, viability
-from thunder_tune.executors import operator_executor, unavailable_reason
+from thunder_tune.executors import PackStore, operator_executor, unavailable_reason
 from thunder_tune.executors.cublaslt import (
     cublaslt_linear,
     cublaslt_linear_add,
     cublaslt_linear_gelu,
+    cublaslt_packed_linear,
 )
 from thunder_tune.executors.kernels.cublaslt_library import library
 from thunder_tune.program import capture
@@ -79,6 +80,14 @@ class TestResults:
         found = cublaslt_linear_add(x, weight, added, True, bias=bias)
         is_close(found, self.expected(x, weight, bias) + added.double(), dtype)
         assert torch.equal(added, before)
+
+    def test_packed(self, device, dtype, has_bias, kind):
+        x, weight, bias = self.operands(device, dtype, has_bias, kind)
+        weights, biases = (weight, weight[:3] * 2), (bias, bias[:3] if has_bias else None)
+        store = PackStore()
+        found = cublaslt_packed_linear(x, weights, biases, store.id)
+        for result, w, b in zip(found, weights, biases, strict=True):
+            is_close(result, self.expected(x, w, b), dtype)
 
     @staticmethod
     def operands(device, dtype, has_bias, kind):
@@ -151,6 +160,22 @@ def inputs():
 def captured(model, inputs):
     with torch.no_grad():
         return capture(model, inputs, {})
+
+
+def test_linears_of_one_input_are_one_product():
+    module = torch.nn.Module()
+    module.q, module.k = torch.nn.Linear(IN, OUT), torch.nn.Linear(IN, 2 * OUT)
+    module.forward = lambda x: torch.cat([module.q(x).relu(), module.k(x)], -1)
+    x = random(2, 3, IN)
+    found = captured(module, (x,))
+    (site,) = (s for s in found.program.sites if s.rewrite == "packed_linear")
+    built = build(module, resolve(found.program, {f"rewrite:{site.class_id}": "cublaslt"}), found)
+    with torch.no_grad():
+        torch.testing.assert_close(built(x), module(x))
+    assert built.applied == 1.0
+    names = [b.sym.name for b in built.graphs[0].forward.bound_symbols]
+    assert names.count("cublaslt_packed_linear") == 1
+    assert "linear" not in names
 
 
 class TestResidualSites:

@@ -84,7 +84,7 @@ OPERATOR_EXECUTORS = (
     OperatorExecutorInfo(
         name="cublaslt",
         thunder_name=cublaslt_executor.name,
-        kinds=("linear", "linear_gelu", "linear_add"),
+        kinds=("linear", "linear_gelu", "linear_add", "packed_linear"),
         needs_cuda=True,
         trains=False,
         lacks=cublaslt.available,

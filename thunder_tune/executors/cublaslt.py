@@ -19,6 +19,7 @@ from thunder.extend import OperatorExecutor, register_executor
 from thunder_tune.executors.kernels import cublaslt
 from thunder_tune.executors.linear_add import linear_add
 from thunder_tune.executors.linear_gelu import linear_gelu
+from thunder_tune.executors.packed_linear import can_pack, concatenated, one_product, packed_linear
 
 cublaslt_executor = OperatorExecutor("thunder_tune_cublaslt", version="1")
 register_executor(cublaslt_executor)
@@ -90,6 +91,19 @@ def cublaslt_linear_add(
     return torch.add(residual, F.linear(x, weight, bias))
 
 
+def cublaslt_packed_linear(
+    x: torch.Tensor,
+    weights: tuple[torch.Tensor, ...],
+    biases: tuple[torch.Tensor | None, ...],
+    store: int,
+) -> tuple[torch.Tensor, ...]:
+    """Return the same as `packed_linear.one_product`."""
+    if not x.is_cuda:
+        return one_product(x, weights, biases, store)
+    product = _product(x, *concatenated(weights, biases, store))
+    return torch.split_with_sizes(product, [len(w) for w in weights], -1)
+
+
 def _product(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -136,11 +150,21 @@ def _fits_add(
     return _fits(x, weight, bias) and bool(residual.dtype == x.dtype)
 
 
+def _fits_packed(
+    x: TensorProxy,
+    weights: tuple[TensorProxy, ...],
+    biases: tuple[TensorProxy | None, ...],
+    store: int,
+) -> bool:
+    return _fits(x, weights[0]) and can_pack(x, weights, biases, store)
+
+
 def _register() -> None:
     for replaced, function, checker in (
         (ltorch.linear, cublaslt_linear, _fits),
         (linear_gelu, cublaslt_linear_gelu, _fits_gelu),
         (linear_add, cublaslt_linear_add, _fits_add),
+        (packed_linear, cublaslt_packed_linear, _fits_packed),
     ):
         like = replaced if replaced is ltorch.linear else replaced.meta
         symbol: Any = cublaslt_executor.register_operator(

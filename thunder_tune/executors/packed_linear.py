@@ -49,22 +49,32 @@ def one_product(
         biases: (out features,) each, all or none.
         store: Number of the candidate's packed weights.
     """
+    product = F.linear(x, *concatenated(weights, biases, store))
+    return torch.split_with_sizes(product, [len(w) for w in weights], -1)
+
+
+def concatenated(
+    weights: tuple[torch.Tensor, ...], biases: tuple[torch.Tensor | None, ...], store: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the weights and biases of `one_product` behind one another, packed once."""
 
     def pack() -> tuple[torch.Tensor, torch.Tensor | None]:
         given = [b for b in biases if b is not None]
         return torch.cat(weights), torch.cat(given) if given else None
 
-    weight, bias = packs(store).get("packed_linear", (*weights, *biases), pack)
-    product = F.linear(x, weight, bias)
-    return tuple(torch.split_with_sizes(product, [len(w) for w in weights], -1))
+    found: tuple[torch.Tensor, torch.Tensor | None] = packs(store).get(
+        "packed_linear", (*weights, *biases), pack
+    )
+    return found
 
 
-def _fits(
+def can_pack(
     x: TensorProxy,
     weights: tuple[TensorProxy, ...],
     biases: tuple[TensorProxy | None, ...],
     store: int,
 ) -> bool:
+    """Whether weights and biases are of one type, and can lie behind one another."""
     given = [b for b in biases if b is not None]
     return (
         len(given) in (0, len(weights))
@@ -77,7 +87,7 @@ def _register() -> None:
     symbol: Any = packed_linear_executor.register_operator(
         "one_product", like=_composite, fn=one_product
     )
-    packed_linear_executor.register_implementation(packed_linear, symbol, checker=_fits)
+    packed_linear_executor.register_implementation(packed_linear, symbol, checker=can_pack)
 
 
 _register()
