@@ -1,10 +1,9 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, text
 
 from thunder_tune.storage import Database
 from thunder_tune.testing.databases import DatabaseContract, add_many
@@ -17,25 +16,13 @@ from thunder_tune.testing.sample_values import (
     make_spec,
 )
 
-POSTGRESQL = os.environ.get("THUNDER_TUNE_TEST_POSTGRES", "")
 
-
-def empty_postgresql() -> str:
-    engine = create_engine(POSTGRESQL)
-    with engine.begin() as connection:
-        for name in inspect(connection).get_table_names():
-            if name.startswith("tt_"):
-                connection.execute(text(f"DROP TABLE {name} CASCADE"))
-    engine.dispose()
-    return POSTGRESQL
-
-
-@pytest.fixture(params=["file", "memory", *(["postgresql"] if POSTGRESQL else [])])
+@pytest.fixture(params=["file", "memory", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def database(request, tmp_path):
     url = {
         "file": lambda: str(tmp_path / "ü 100%.db"),
         "memory": lambda: "sqlite://",
-        "postgresql": empty_postgresql,
+        "postgresql": lambda: request.getfixturevalue("postgres_server").new_database(),
     }[request.param]()
     opened = Database.open(url)
     yield opened

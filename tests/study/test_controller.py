@@ -492,8 +492,8 @@ def test_an_interrupt_while_a_result_is_stored_loses_and_doubles_nothing(
 ):
     stored = []
 
-    def add_trial(name, result):
-        number = type(database).add_trial(database, name, result)
+    def add_trial(name, result, **options):
+        number = type(database).add_trial(database, name, result, **options)
         stored.append(number)
         if len(stored) == at:
             raise KeyboardInterrupt

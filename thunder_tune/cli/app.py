@@ -9,6 +9,7 @@ import typer
 from thunder_tune.__about__ import __version__
 from thunder_tune.cli import (
     bench_command,
+    cancel_command,
     dashboard_command,
     doctor_command,
     explain_command,
@@ -45,6 +46,7 @@ app.command("verify")(verify_command.verify)
 app.command("repro")(repro_command.repro)
 app.command("explain")(explain_command.explain)
 app.command("report")(report_command.report)
+app.command("cancel")(cancel_command.cancel)
 app.command("dashboard")(dashboard_command.dashboard)
 app.command("doctor")(doctor_command.doctor)
 db.command("upgrade")(study_commands.upgrade)

@@ -138,14 +138,19 @@ def _tune(
     from thunder_tune.cli.progress import observing
     from thunder_tune.cli.tables import console
     from thunder_tune.study import run_study
+    from thunder_tune.study.lease import holding
 
     stderr = console(stderr=True)
     title = f"study {spec.name}"
     with (
         observing(stderr, title) as observer,
+        # Before the workers: another run is refused at once, and ended only once they are.
+        holding(database, spec.name, notice=observer.on_notice) as lease,
         services.pool(spec.setting, workers=spec.workers, ray_address=ray_address) as pool,
     ):
-        return run_study(spec, pool=pool, database=database, observer=observer, others=others)
+        return run_study(
+            spec, pool=pool, database=database, observer=observer, others=others, lease=lease
+        )
 
 
 def _write_recipes(outcome: Outcome, database: Database, path: Path) -> dict[str, str]:

@@ -2,6 +2,21 @@
 
 from thunder_tune.storage.database import Database
 from thunder_tune.storage.outlines import Machine, TrialOutline
-from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
+from thunder_tune.storage.records import (
+    LeaseRecord,
+    Owner,
+    StudyRecord,
+    StudySummary,
+    TrialRecord,
+)
 
-__all__ = ["Database", "Machine", "StudyRecord", "StudySummary", "TrialOutline", "TrialRecord"]
+__all__ = [
+    "Database",
+    "LeaseRecord",
+    "Machine",
+    "Owner",
+    "StudyRecord",
+    "StudySummary",
+    "TrialOutline",
+    "TrialRecord",
+]

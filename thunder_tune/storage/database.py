@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from thunder_tune.storage import outlines, recipes, schema, studies, trials
+from sqlalchemy.orm import Session
+
+from thunder_tune.storage import leases, outlines, recipes, schema, studies, trials
 from thunder_tune.storage.location import locate, shown
 from thunder_tune.storage.outlines import Machine, TrialOutline
-from thunder_tune.storage.records import StudyRecord, StudySummary, TrialRecord
+from thunder_tune.storage.records import (
+    LeaseRecord,
+    Owner,
+    StudyRecord,
+    StudySummary,
+    TrialRecord,
+)
 from thunder_tune.storage.sessions import Sessions
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import Description, Setting
@@ -109,13 +117,56 @@ class Database:
         """Return the last description of a study, or None before the first."""
         return self._sessions.read(lambda session: studies.description(session, study))
 
-    def add_trial(self, study: str, result: TrialResult) -> int:
+    def lease(self, study: str) -> LeaseRecord | None:
+        """Return who runs a study, or None; the study need not exist yet."""
+        return self._sessions.read(lambda session: leases.record(session, study))
+
+    def take_lease(
+        self, study: str, owner: Owner, *, instead_of: LeaseRecord | None = None
+    ) -> bool:
+        """Make a process the one that runs a study, if nobody does.
+
+        Args:
+            study: That need not exist yet.
+            owner: Runs it from now on, if this returns True.
+            instead_of: The lease of an owner that is dead, which is given up unless that owner
+                gave a sign of life since it was read.
+        """
+        return self._sessions.write(lambda session: leases.take(session, study, owner, instead_of))
+
+    def beat(self, study: str, token: str) -> LeaseRecord | None:
+        """Give a sign of life; returns the lease, or None where it is lost to another process."""
+        return self._sessions.write(lambda session: leases.beat(session, study, token))
+
+    def release_lease(self, study: str, token: str) -> None:
+        """Give a lease back, if it is still held."""
+        self._sessions.write(lambda session: leases.release(session, study, token))
+
+    def ask_to_end(self, study: str, token: str) -> bool:
+        """Ask the process that runs a study to end it; False: it does not any more."""
+        return self._sessions.write(lambda session: leases.ask_to_end(session, study, token))
+
+    def add_trial(self, study: str, result: TrialResult, *, token: str = "") -> int:
         """Store a baseline's or candidate's result with every repeat.
+
+        Args:
+            study: Where to.
+            result: What to store.
+            token: Of the lease under which the study is run; "": whoever runs it.
 
         Returns:
             Its number in the study, from 0 without gaps, whoever adds at the same time.
+
+        Raises:
+            ConflictError: That lease is lost: another process has taken the study over.
         """
-        return self._sessions.write(lambda session: trials.add(session, study, result))
+
+        def add(session: Session) -> int:
+            if token:
+                leases.require(session, study, token)
+            return trials.add(session, study, result)
+
+        return self._sessions.write(add)
 
     def trials(
         self, study: str, role: Role | None = None, numbers: Collection[int] | None = None

@@ -65,3 +65,49 @@ class TrialRecord:
     number: int
     result: TrialResult
     environment_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process that runs a study.
+
+    Attributes:
+        token: Of this run alone.
+        host: Name of its machine, for people.
+        machine: Equal for processes that can see each other: one boot of one machine, and one
+            space of process ids.
+        process_id: There.
+        process_started: When, in seconds since the epoch by that machine's clock: tells it from
+            a later process of the same id there.
+    """
+
+    token: str
+    host: str
+    machine: str
+    process_id: int
+    process_started: float
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"process {self.process_id} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """Who runs a study.
+
+    Attributes:
+        owner: The process.
+        since: When it began, UTC, by the database's clock.
+        beats: Signs of life it has given.
+        is_cancelled: Whether it was asked to end.
+    """
+
+    owner: Owner
+    since: datetime
+    beats: int
+    is_cancelled: bool
+
+    def __str__(self) -> str:
+        """Say who and since when."""
+        return f"{self.owner} since {self.since:%Y-%m-%d %H:%M:%S} UTC"

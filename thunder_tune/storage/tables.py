@@ -125,6 +125,22 @@ class StudyRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
+class LeaseRow(Base):
+    """The process that runs a study; by name, because it is taken before the study is stored."""
+
+    __tablename__ = "tt_leases"
+
+    study: Mapped[str] = mapped_column(String(200), primary_key=True)
+    token: Mapped[str] = mapped_column(DIGEST)
+    host: Mapped[str] = mapped_column(FreeText)
+    machine: Mapped[str] = mapped_column(DIGEST)
+    process_id: Mapped[int]
+    process_started: Mapped[float] = mapped_column(Double)
+    beats: Mapped[int]
+    is_cancelled: Mapped[bool]
+    since: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class TrialRow(Base):
     """A baseline's or a candidate's result, under the program and machine it was measured on."""
 

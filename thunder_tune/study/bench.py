@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from thunder_tune.study.budget import Clock
 from thunder_tune.study.observer import Observer
 from thunder_tune.study.pool import WorkerPool
 from thunder_tune.study.rehearsal import SHARE, rehearse
+from thunder_tune.study.waiting import call_while_ticking, result_while_ticking
 from thunder_tune.values.comparison import NOT_REACHED, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, Limits, Setting
 from thunder_tune.values.trial import Failure
@@ -34,6 +35,7 @@ def compare_now(
     rehearsed: bool = False,
     seed: int = 0,
     clock: Clock = time.monotonic,
+    tick: Callable[[], None] = lambda: None,
 ) -> Comparison:
     """Compare programs over several fresh processes.
 
@@ -53,6 +55,7 @@ def compare_now(
             for programs of which nothing is known yet.
         seed: Of block orders and fresh inputs; every round has its own.
         clock: Source of time.
+        tick: Called about once a second while the rounds run; what it raises ends the comparison.
 
     Returns:
         All rounds and the standings. As many rounds are under way at once as the pool has room
@@ -68,6 +71,7 @@ def compare_now(
         seed=seed,
         ends_at=None if timeout_s is None else clock() + timeout_s,
         clock=clock,
+        tick=tick,
     )
     if rehearsed and pool.capacity > 1:
         observer.on_notice("building every program once, to warm the compile caches")
@@ -97,6 +101,7 @@ class _Series:
         seed: int,
         ends_at: float | None,
         clock: Clock,
+        tick: Callable[[], None],
     ) -> None:
         self.contenders = tuple(contenders)
         self.done: list[Round] = []
@@ -110,6 +115,7 @@ class _Series:
         self._seed = seed
         self._ends_at = ends_at
         self._clock = clock
+        self._tick = tick
 
     def rehearse(self, timeout_s: float | None) -> None:
         """Let those sit out that fail by themselves, unless all do; slow ones come last."""
@@ -139,7 +145,7 @@ class _Series:
             size = min(rounds - begun, max(1, self._pool.capacity))
             jobs = [self._job(total - rounds + begun + i + 1) for i in range(size)]
             longest_s = self._longest_s(size / (rounds - begun))
-            for round_ in _side_by_side(self._pool, jobs, longest_s):
+            for round_ in _side_by_side(self._pool, jobs, longest_s, self._tick):
                 begun += 1
                 if extra and any(f.kind == "timeout" for f in round_.failures.values()):
                     continue
@@ -171,17 +177,17 @@ class _Series:
 
 
 def _side_by_side(
-    pool: WorkerPool, jobs: Sequence[CompareJob], timeout_s: float
+    pool: WorkerPool, jobs: Sequence[CompareJob], timeout_s: float, tick: Callable[[], None]
 ) -> Iterator[Round]:
     """Run several rounds at once; yields each in the order of the jobs."""
     if len(jobs) == 1:
-        yield pool.compare(jobs[0], timeout_s)
+        yield call_while_ticking(lambda: pool.compare(jobs[0], timeout_s), tick)
         return
     executor = ThreadPoolExecutor(len(jobs), thread_name_prefix="round")
     try:
         futures = [executor.submit(pool.compare, job, timeout_s) for job in jobs]
         for future in futures:
-            yield future.result()
+            yield result_while_ticking(future, tick)
     finally:  # after Ctrl-C the pool's cancel ends what still runs
         executor.shutdown(wait=False, cancel_futures=True)
 

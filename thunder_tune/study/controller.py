@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from thunder_tune.errors import ConflictError, ThunderTuneError
@@ -16,6 +16,7 @@ from thunder_tune.study.bench import EXTRA_ROUNDS, compare_now
 from thunder_tune.study.budget import Budget, Clock
 from thunder_tune.study.dispatch import Dispatcher, Flight
 from thunder_tune.study.journal import Journal
+from thunder_tune.study.lease import Lease, holding
 from thunder_tune.study.observer import Observer, Status
 from thunder_tune.study.optuna_record import OptunaRecord
 from thunder_tune.study.optuna_strategy import OptunaStrategy
@@ -27,6 +28,7 @@ from thunder_tune.study.samplers import check_sampler
 from thunder_tune.study.shapes import carried, check_shapes_differ
 from thunder_tune.study.strategy import Strategy
 from thunder_tune.study.verdict import judge, measured
+from thunder_tune.study.waiting import call_while_ticking
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import DescribeJob, Description
 from thunder_tune.values.recipe import TunedPlan
@@ -46,11 +48,13 @@ def run_study(
     observer: Observer,
     clock: Clock = time.monotonic,
     others: Sequence[TunedPlan] = (),
+    lease: Lease | None = None,
 ) -> Outcome:
     """Run a study, or go on with one of that name until it has the trials asked for.
 
     Every finished trial is stored before anything else happens to it. Ctrl-C ends the study at
-    any moment: what runs is killed and kept for the next run, and the outcome says "interrupted".
+    any moment, and so does `thunder-tune cancel` from anywhere: what runs is killed and kept for
+    the next run, and the outcome says "interrupted".
 
     Args:
         spec: What is asked.
@@ -59,20 +63,32 @@ def run_study(
         observer: Told what happens.
         clock: Source of time for budgets, in seconds.
         others: Plans for other input shapes of the model: the search begins with them.
+        lease: Of the study, where the caller holds it already.
 
     Returns:
         The outcome, with state "failed" and a reason where nothing could be measured.
 
     Raises:
         InputError: The sampler is unknown, or the inputs are those of one of `others`.
-        ConflictError: The name belongs to a study of another model, setting, program or device.
+        ConflictError: The name belongs to a study of another model, setting, program or device,
+            or another process runs it.
         WorkerError: The pool is broken; the study is marked as failed and can be resumed.
         StorageError: The database cannot be written.
     """
     check_sampler(spec.sampler)
-    database.create_study(spec)
-    run = _Run(spec, pool=pool, database=database, observer=observer, clock=clock, others=others)
-    return run.run()
+    mine = nullcontext(lease) if lease else holding(database, spec.name, notice=observer.on_notice)
+    with mine as held:
+        database.create_study(spec)
+        run = _Run(
+            spec,
+            pool=pool,
+            database=database,
+            observer=observer,
+            clock=clock,
+            others=others,
+            lease=held,
+        )
+        return run.run()
 
 
 class _Run:
@@ -87,15 +103,17 @@ class _Run:
         observer: Observer,
         clock: Clock,
         others: Sequence[TunedPlan],
+        lease: Lease,
     ) -> None:
         self._spec = spec
+        self._lease = lease
         self._others = others
         self._pool = pool
         self._database = database
         self._observer = observer
         self._clock = clock
         self._budget = Budget(time_s=spec.time_budget_s, clock=clock)
-        self._journal = Journal(spec.name, database=database, observer=observer)
+        self._journal = Journal(spec.name, database=database, observer=observer, token=lease.token)
         self._dispatcher = Dispatcher(
             spec.setting, pool=pool, journal=self._journal, budget=self._budget, clock=clock
         )
@@ -110,6 +128,8 @@ class _Run:
             outcome = self._run()
             self._finish(outcome.state, outcome.error)
         except KeyboardInterrupt:
+            if self._lease.is_cancelled:
+                self._notice("cancelled by thunder-tune cancel")
             self._keep_what_is_done()
             outcome = self._outcome("interrupted", stopped="interrupted")
             self._finish("interrupted", "")
@@ -137,7 +157,8 @@ class _Run:
     def _describe(self) -> Description:
         self._tell_status()
         before = self._database.description(self._spec.name)
-        description = self._pool.describe(DescribeJob(setting=self._spec.setting))
+        job = DescribeJob(setting=self._spec.setting)
+        description = call_while_ticking(lambda: self._pool.describe(job), self._tick)
         is_known = description.failure is None  # else what an earlier run found stays
         if is_known and before is not None and before.failure is None:
             self._notice(check_resumable(self._spec.name, before, description))
@@ -187,7 +208,7 @@ class _Run:
             self._reserve()
 
         def tick() -> None:
-            self._tell_status()
+            self._tick()
             strategy.catch_up()
 
         cancelled = self._dispatcher.drive(next_job=next_job, learn=learn, tick=tick)
@@ -274,6 +295,7 @@ class _Run:
             timeout_s=plan.timeout_s,
             seed=self._spec.seed,
             clock=self._clock,
+            tick=self._tick,
         )
         self._database.save_comparison(self._spec.name, comparison)
         if not any(c.is_baseline for c in comparison.contenders):
@@ -330,6 +352,7 @@ class _Run:
                     self._strategy.postpone(flight.ticket)
 
     def _finish(self, state: StudyState, error: str) -> None:
+        self._lease.renew()
         self._database.update_study(self._spec.name, state=state, error=error)
         self._stage = "done"
         self._tell_status()
@@ -363,6 +386,10 @@ class _Run:
         return self._journal.counts(
             requested=self._spec.trials, exhausted=self._stopped == "exhausted"
         )
+
+    def _tick(self) -> None:
+        self._lease.check()
+        self._tell_status()
 
     def _tell_status(self) -> None:
         counts, left_s = self._counts(), self._budget.left_s

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from thunder_tune.study.budget import Budget, Clock
 from thunder_tune.study.journal import Journal
 from thunder_tune.study.pool import WorkerPool
+from thunder_tune.study.waiting import TICK_S
 from thunder_tune.values.job import MeasureJob, Setting
 from thunder_tune.values.trial import Candidate, Role, TrialResult
-
-TICK_S = 1.0
-"""How long to wait for a result before the observer is told the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

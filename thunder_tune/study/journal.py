@@ -19,22 +19,30 @@ class Journal:
         study: Name of a study that exists.
         database: Where results are stored before anything else happens to them.
         observer: Told of every result.
+        token: Of the lease under which the study is run; "": whoever runs it.
 
     Attributes:
         records: Everything measured, in order, by earlier runs too.
         environment_key: Strict key of the machine that results come from, once known.
     """
 
-    def __init__(self, study: str, *, database: Database, observer: Observer) -> None:
+    def __init__(
+        self, study: str, *, database: Database, observer: Observer, token: str = ""
+    ) -> None:
         self.records: list[TrialRecord] = database.trials(study)
         self.environment_key = ""
         self._study = study
         self._database = database
         self._observer = observer
+        self._token = token
 
     def store(self, result: TrialResult) -> int:
-        """Store a result and return its number in the study."""
-        number = self._database.add_trial(self._study, result)
+        """Store a result and return its number in the study.
+
+        Raises:
+            ConflictError: Another process has taken the study over; nothing is stored.
+        """
+        number = self._database.add_trial(self._study, result, token=self._token)
         self.records.append(
             TrialRecord(number=number, result=result, environment_key=self.environment_key)
         )

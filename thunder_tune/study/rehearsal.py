@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thunder_tune.study.budget import Clock
-from thunder_tune.study.dispatch import TICK_S
 from thunder_tune.study.pool import WorkerPool
+from thunder_tune.study.waiting import TICK_S
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.job import MeasureJob, Setting
 from thunder_tune.values.space import PROGRAM
