@@ -11,6 +11,7 @@ from thunder_tune.errors import InputError
 from thunder_tune.program.dynamo import DynamoFrontEnd
 from thunder_tune.program.frontend import Capture, CaptureError, FrontEnd, signature_of
 from thunder_tune.program.jit import JitFrontEnd
+from thunder_tune.program.state import unchanged
 from thunder_tune.values.codec import digest
 from thunder_tune.values.program import Program
 
@@ -28,7 +29,7 @@ def capture(
     front_end: str = "auto",
     training: bool = False,
 ) -> Capture:
-    """Capture a model's computation on one input signature.
+    """Capture a model's computation on one input signature; the model is called, and put back.
 
     "auto" takes `dynamo`, whose graph breaks keep a program faithful, and `thunder.jit` for what
     Dynamo cannot capture at all. The choice and its reason are in `Program.reason`.
@@ -56,7 +57,8 @@ def capture(
     reasons: list[str] = []
     for name in names:
         try:
-            found = FRONT_ENDS[name]().capture(model, args, kwargs, training=training)
+            with unchanged(model):
+                found = FRONT_ENDS[name]().capture(model, args, kwargs, training=training)
         except CaptureError as error:
             reasons.append(f"{name}: {error}")
             continue
