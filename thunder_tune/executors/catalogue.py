@@ -25,6 +25,7 @@ from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
 from thunder_tune.executors.short_attention import short_attention_executor
 from thunder_tune.executors.stem_conv import folded_stem_executor, space_to_depth_executor
+from thunder_tune.executors.written_back import in_place_executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,12 @@ OPERATOR_EXECUTORS = (
         name="folded_stem",
         thunder_name=folded_stem_executor.name,
         kinds=("conv_bn_relu", "conv_bn"),
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="in_place",
+        thunder_name=in_place_executor.name,
+        kinds=("written_back",),
         trains=False,
     ),
     OperatorExecutorInfo(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
@@ -62,6 +63,10 @@ class Uses:
         if not isinstance(value, Proxy) or len(self._users.get(value.name, [])) != 1:
             return None
         return self._makers.get(value.name)
+
+    def users(self, value: Proxy) -> tuple[int, ...]:
+        """Return where a value is used; behind the last op stands the graph's return."""
+        return tuple(self._users.get(value.name, ()))
 
     def is_input(self, value: object) -> bool:
         """Whether a value is None or comes into the graph from outside: a weight, say."""
@@ -187,6 +192,44 @@ class RepeatedHeads:
                 yield sorted([*key, *value, position])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBack:
+    """A tensor from outside copied with a part of it replaced, and the copy written back to it.
+
+    That is what becomes of a write into a buffer, the keys and values of a model that generates,
+    in a captured program: nothing else uses what the buffer held before.
+
+    Attributes:
+        name: Of the rewrite it is for.
+        op: Name of Thunder's symbol that copies and replaces.
+    """
+
+    name: str
+    op: str
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of the copy, its alias and the write, in order."""
+        for position, bsym in enumerate(graph.bsyms):
+            if op_name(bsym) != self.op or not isinstance(bsym.args[0], TensorProxy):
+                continue
+            before, made = bsym.args[0], bsym.output
+            if not graph.is_input(before) or tuple(made.shape) != tuple(before.shape):
+                continue
+            for alias in graph.users(made):
+                write = self._write(graph, alias)
+                if write is not None and graph.users(before) == (position, write):
+                    yield [position, alias, write]
+
+    @staticmethod
+    def _write(graph: Uses, alias: int) -> int | None:
+        """Return where an alias is written to a tensor, if it is one, and that is its only use."""
+        if alias >= len(graph.bsyms) or graph.bsyms[alias].sym.id is not PrimIDs.SHALLOW_COPY:
+            return None
+        (*others, write) = graph.users(graph.bsyms[alias].output) or (len(graph.bsyms),)
+        is_write = write < len(graph.bsyms) and graph.bsyms[write].sym.id is PrimIDs.COPY_
+        return write if is_write and not others else None
+
+
 def _repetition(graph: Uses, heads: object) -> list[int] | None:
     """Return the positions of the ops that repeat heads, the first one first, or None."""
     positions: list[int] = []
@@ -245,6 +288,7 @@ PATTERNS: Sequence[Pattern] = (
     Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),
     Chain(name="conv_bn", links=(_CONV, _NORM)),
     RepeatedHeads(name="grouped_attention"),
+    WrittenBack(name="written_back", op="torch.index_copy"),
 )
 """Every pattern that a rewrite exists for; of two matches that overlap the first one counts."""
 

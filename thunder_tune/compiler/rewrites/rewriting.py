@@ -15,7 +15,8 @@ from thunder_tune.executors.linear_add import linear_add
 from thunder_tune.executors.linear_gelu import linear_gelu
 from thunder_tune.executors.packed_linear import packed_linear
 from thunder_tune.executors.packing import active_store
-from thunder_tune.program.patterns import PATTERN_OF, Siblings
+from thunder_tune.executors.written_back import written_back
+from thunder_tune.program.patterns import PATTERN_OF, Pattern, Siblings, WrittenBack
 from thunder_tune.values.plan import Plan, Rewriting
 
 Composed = tuple[Symbol, tuple[Any, ...], dict[str, Any]]
@@ -75,6 +76,11 @@ def _grouped_attention(members: Sequence[BoundSymbol]) -> Composed:
     return grouped_attention, (query, key, value, mask), settings
 
 
+def _written_back(members: Sequence[BoundSymbol]) -> Composed:
+    copied, _, _ = members
+    return written_back, tuple(_arguments(copied, "input", "dim", "index", "source")), {}
+
+
 REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "linear_gelu": _linear_gelu,
     "linear_add": _linear_add,
@@ -83,6 +89,7 @@ REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "conv_bn_relu": _conv_bn,
     "conv_bn": _conv_bn,
     "grouped_attention": _grouped_attention,
+    "written_back": _written_back,
 }
 """Rewrite -> composite symbol and its arguments, from the ops of a site."""
 
@@ -90,10 +97,12 @@ REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
 def composite_of(rewrite_name: str, members: Sequence[BoundSymbol]) -> BoundSymbol:
     """Return the composite of a site: its results are the ops', its subsymbols are the ops."""
     symbol, args, kwargs = REWRITES[rewrite_name](members)
-    is_many = _stands_first(rewrite_name)
-    output = tuple(m.output for m in members) if is_many else members[-1].output
+    pattern = PATTERN_OF[rewrite_name]
+    output = members[0].output if isinstance(pattern, WrittenBack) else members[-1].output
+    if isinstance(pattern, Siblings):
+        output = tuple(m.output for m in members)
     composite: BoundSymbol = symbol.bind(*args, **kwargs, output=output, subsymbols=list(members))
-    composite.tags = set(members[-1].tags)
+    composite.tags = set(members[_of_place(pattern)].tags)
     return composite
 
 
@@ -101,7 +110,8 @@ def rewrite(trace: TraceCtx, plan: Plan) -> TraceCtx:
     """Apply a plan's rewritings to a tagged trace.
 
     The composite of a chain stands where its last op stood, nothing but that op having used the
-    others; the composite of siblings where the first one stood, as their input is known there.
+    others; the composite of siblings where the first one stood, as their input is known there, and
+    so that of a write, as what is written is used behind it.
     """
     if not plan.rewritings:
         return trace
@@ -125,11 +135,12 @@ def rewrite(trace: TraceCtx, plan: Plan) -> TraceCtx:
 
 
 def _place(site: Rewriting) -> int:
-    return site.ops[0] if _stands_first(site.rewrite) else site.ops[-1]
+    return site.ops[_of_place(PATTERN_OF[site.rewrite])]
 
 
-def _stands_first(rewrite_name: str) -> bool:
-    return isinstance(PATTERN_OF[rewrite_name], Siblings)
+def _of_place(pattern: Pattern) -> int:
+    """Return which op of a match, from either end, its composite stands for."""
+    return 0 if isinstance(pattern, (Siblings, WrittenBack)) else -1
 
 
 def _other_operand(add: BoundSymbol, one: BoundSymbol) -> Any:  # noqa: ANN401 - a tensor
