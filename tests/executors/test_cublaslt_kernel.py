@@ -305,7 +305,7 @@ def test_descriptors_say_what_the_problem_is():
     wide = torch.zeros(ROWS, 40, dtype=x.dtype)
     found = problem(wide[:, :IN], weight, bias, residual, "relu")
     made = cublaslt_plans.Descriptors(found._replace(device=0))
-    made.set_bias(4096)
+    made.point_to(cublaslt_plans.Addresses(0, 0, 4096, 0, 0))
     get = lt.library().cublasLtMatmulDescGetAttribute
     attributes = ((3, c_int32), (7, c_uint32), (8, c_uint64), (26, c_int32))
     said = [_attribute(get, made.product, a, kind) for a, kind in attributes]

@@ -10,8 +10,8 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_tune.compiler.dispatch import CompiledGraph
 from thunder_tune.compiler.places import place_of
+from thunder_tune.compiler.quantizing import BESIDE
 from thunder_tune.compiler.tagging import op_index
-from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.kinds import STRUCTURAL
 from thunder_tune.values.plan import Plan
 from thunder_tune.values.program import Program
@@ -114,8 +114,7 @@ def dispatched_calls(plan: Plan, graphs: Sequence[CompiledGraph]) -> list[Call]:
 
 def _indices(bsym: BoundSymbol) -> set[int]:
     # A fusion's own tags are its ops' together, of which op_index would find any one.
-    # Quantization is part of an op, and may lie in a region beside it.
-    has_none = bsym.sym.is_fusion or bsym.sym.id == quantize_rows.id
+    has_none = bsym.sym.is_fusion or bsym.sym.id in BESIDE
     own = None if has_none else op_index(bsym)
     found = {own} if own is not None else set()
     for sub in bsym.subsymbols:

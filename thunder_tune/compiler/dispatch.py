@@ -21,13 +21,13 @@ from thunder_tune.compiler.autograd import differentiable
 from thunder_tune.compiler.fusers import fuser
 from thunder_tune.compiler.overwriting import overwriting
 from thunder_tune.compiler.places import place_of
+from thunder_tune.compiler.quantizing import BESIDE
 from thunder_tune.compiler.regions import RegionFuser
 from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.compiler.tail import Split, split
 from thunder_tune.executors import PackStore, operator_executor
-from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
 from thunder_tune.values.fusers import FUSERS
@@ -138,8 +138,7 @@ def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:
 
     def visit(bsym: BoundSymbol, place: str) -> None:
         index = op_index(bsym)
-        # Quantization is part of an op, and may lie in a region beside it.
-        if index is not None and bsym.sym.id != quantize_rows.id and not is_view(bsym):
+        if index is not None and bsym.sym.id not in BESIDE and not is_view(bsym):
             found.setdefault(index, set()).add(place)
 
     for bsym in trace.bound_symbols:

@@ -95,7 +95,7 @@ class InductorFuser:
         """Build the FX graph; compiling waits for the first call."""
         inputs = [unvariableify(v) for v in region.inputs]
         outputs = [unvariableify(v) for v in region.outputs]
-        graph = _as_fx(region.bound_symbols, inputs, outputs)
+        graph = as_fx(region.bound_symbols, inputs, outputs)
         compiled = InductorRegion(graph, OPTIONS[self.name])
         name = f"{fusion_name(self.name)}{number}"
         symbol = Symbol(name, meta=None, is_fusion=True, executor=owner)
@@ -146,10 +146,16 @@ class NvFuser:
         return fusion
 
 
-def _as_fx(
+def as_fx(
     bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy]
 ) -> fx.GraphModule:
-    """Lower ops to torch's executor and write them as one FX graph, one node for each call."""
+    """Lower ops to torch's executor and write them as one FX graph, one node for each call.
+
+    Args:
+        bsyms: The ops.
+        inputs: What the graph takes.
+        outputs: What it returns, as one tuple; ops that these do not need are left out.
+    """
     region = TraceCtx(None)
     region.args, region.kwargs = tuple(inputs), {}
     region.names = {p.name for p in inputs}

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thunder.core.devices import DeviceType
-from thunder.core.proxies import Proxy, Variable, variableify
+from thunder.core.proxies import Variable, unvariableify, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.extend import FusionExecutor
 
 from thunder_tune.compiler.fusers import Fuser, FusionInputs, InductorFuser
+from thunder_tune.compiler.quantizing import QUANTIZATIONS, Quantizations
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.kinds import STRUCTURAL, is_view
@@ -51,7 +52,7 @@ class RegionFuser(FusionExecutor):
         self._asked: Fuser | None = None
 
     def _region(self, bsym: BoundSymbol) -> int | None:
-        if bsym.sym.id == quantize_rows.id:
+        if bsym.sym.id in QUANTIZATIONS:
             return _QUANTIZATION
         index = op_index(bsym)
         return self._region_of.get(index) if index is not None else None
@@ -83,7 +84,8 @@ class RegionFuser(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Replace the bound symbols of each region by one fusion."""
         result = from_trace(trace)
-        bsyms = _quantized_once(trace.bound_symbols)
+        quantizations = Quantizations(trace.bound_symbols)
+        bsyms = quantizations.bsyms
         users = _users(bsyms)
         position = 0
         for group in self._groups(bsyms):
@@ -93,6 +95,8 @@ class RegionFuser(FusionExecutor):
             else:
                 inputs = _fusion_inputs(group.bsyms, users, position, last)
                 fuser = self._fuser(group.region, group.bsyms[0])
+                taken = [unvariableify(v) for v in inputs.inputs]
+                result.bound_symbols += quantizations.lookups(group.bsyms, taken)
                 fusion = fuser.fuse(inputs, self._number, self)
                 self._number += 1
                 result.bound_symbols.append(fusion)
@@ -137,25 +141,10 @@ class RegionFuser(FusionExecutor):
 
 
 def _quantizer(bsym: BoundSymbol) -> Fuser:
-    """Return the fuser of a quantization on its own, which a loop would read twice on CUDA."""
+    """Return the fuser of a quantization on its own; a loop on CUDA would read rows twice."""
     on_cuda = bsym.args[0].device.devicetype is DeviceType.CUDA
-    return InductorFuser(PERSISTENT if on_cuda else INDUCTOR)
-
-
-def _quantized_once(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Drop quantizations of what is quantized already."""
-    first: dict[str, BoundSymbol] = {}
-    same: dict[Variable, Proxy] = {}
-    kept = []
-    for bsym in bsyms:
-        if bsym.sym.id == quantize_rows.id:
-            before = first.setdefault(bsym.args[0].name, bsym)
-            if before is not bsym:
-                for proxy, known in zip(bsym.flat_proxy_outs, before.flat_proxy_outs, strict=True):
-                    same[variableify(proxy)] = known
-                continue
-        kept.append(bsym.from_bsym_swap_proxies(same) if same else bsym)
-    return kept
+    by_rows = bsym.sym.id == quantize_rows.id
+    return InductorFuser(PERSISTENT if on_cuda and by_rows else INDUCTOR)
 
 
 def _users(bsyms: Sequence[BoundSymbol]) -> dict[str, int]:

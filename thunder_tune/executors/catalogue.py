@@ -12,6 +12,8 @@ from thunder.extend import Executor, get_executor
 
 from thunder_tune.executors.cublaslt import cublaslt_executor
 from thunder_tune.executors.float8 import float8_executor
+from thunder_tune.executors.float8_mlp import float8_mlp_executor
+from thunder_tune.executors.float8_static import float8_static_executor
 from thunder_tune.executors.folded_conv import (
     folded_conv_executor,
     folded_cublaslt_executor,
@@ -118,6 +120,20 @@ OPERATOR_EXECUTORS = (
         name="float8",
         thunder_name=float8_executor.name,
         kinds=("linear", "packed_linear"),
+        trains=False,
+        computes="float8_e4m3fn",
+    ),
+    OperatorExecutorInfo(
+        name="float8_static",
+        thunder_name=float8_static_executor.name,
+        kinds=("linear", "packed_linear"),
+        trains=False,
+        computes="float8_e4m3fn",
+    ),
+    OperatorExecutorInfo(
+        name="float8_mlp",
+        thunder_name=float8_mlp_executor.name,
+        kinds=("mlp_add", "mlp"),
         trains=False,
         computes="float8_e4m3fn",
     ),

@@ -1,4 +1,4 @@
-"""Weights prepared once for a kernel: folded, concatenated, quantized.
+"""Weights prepared once for a kernel: folded, concatenated, quantized; and scales found once.
 
 A kernel that wants its weights in another form makes that form at its first call and keeps it for
 as long as the weights are the same: a weight that was replaced or written to is packed again. What
@@ -30,10 +30,12 @@ class PackStore:
 
     Attributes:
         id: The number.
+        observers: By place, what computes a value that its scale is to be found for.
     """
 
     def __init__(self) -> None:
         self.id = next(_ids)
+        self.observers: dict[str, Callable[..., torch.Tensor]] = {}
         self._packed: dict[tuple[Any, ...], tuple[Weights, tuple[Any, ...], Any]] = {}
         _stores[self.id] = self
 

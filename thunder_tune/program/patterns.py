@@ -80,11 +80,13 @@ class Link:
     Attributes:
         ops: Names of Thunder's symbols it may have.
         commutes: Whether it may take the value before it as its second argument too.
+        is_fixed: Whether whatever else it takes must come into the graph from outside.
         where: What else must hold of it.
     """
 
     ops: tuple[str, ...]
     commutes: bool = False
+    is_fixed: bool = False
     where: Callable[[BoundSymbol], bool] | None = None
 
     def takes(self, bsym: BoundSymbol, before: BoundSymbol) -> bool:
@@ -114,7 +116,7 @@ class Chain:
     def find(self, graph: Uses) -> Iterator[list[int]]:
         """Yield the positions of each match, in order."""
         for start, first in enumerate(graph.bsyms):
-            if not self.links[0].matches(first):
+            if not self.links[0].matches(first) or not self._is_fixed(graph, start, 0):
                 continue
             positions = [start]
             for link in self.links[1:]:
@@ -124,9 +126,17 @@ class Chain:
                     break
                 if not link.takes(graph.bsyms[following], before):
                     break
+                if not self._is_fixed(graph, following, len(positions)):
+                    break
                 positions.append(following)
             if len(positions) == len(self.links):
                 yield positions
+
+    def _is_fixed(self, graph: Uses, position: int, link: int) -> bool:
+        """Whether an op takes from outside what its link wants to be from there."""
+        bsym = graph.bsyms[position]
+        others = (*bsym.args[1:], *bsym.kwargs.values())
+        return not self.links[link].is_fixed or all(map(graph.is_input, others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +284,8 @@ _NEW_DIMENSIONS = ("torch.Tensor.__getitem__", "torch.unsqueeze")
 
 
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
+_WEIGHTED = Link(ops=_LINEAR.ops, is_fixed=True)
+_ACTIVATION = Link(ops=("torch.nn.functional.gelu", "torch.relu", "torch.nn.functional.relu"))
 _GELU = Link(ops=("torch.nn.functional.gelu",))
 _CONV = Link(ops=("torch.nn.functional.conv2d",))
 _NORM = Link(ops=("torch.batch_norm", "torch.nn.functional.batch_norm"))
@@ -281,6 +293,8 @@ _RELU = Link(ops=("torch.relu", "torch.nn.functional.relu"))
 _ADD = Link(ops=("torch.add",), commutes=True, where=_adds_plainly)
 
 PATTERNS: Sequence[Pattern] = (
+    Chain(name="mlp_add", links=(_WEIGHTED, _ACTIVATION, _WEIGHTED, _ADD)),
+    Chain(name="mlp", links=(_WEIGHTED, _ACTIVATION, _WEIGHTED)),
     Chain(name="linear_gelu", links=(_LINEAR, _GELU)),
     Chain(name="linear_add", links=(_LINEAR, _ADD)),
     Siblings(name="packed_linear", op="torch.nn.functional.linear"),

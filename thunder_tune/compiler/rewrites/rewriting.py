@@ -9,6 +9,7 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
 from thunder_tune.compiler.tagging import op_index
+from thunder_tune.executors.float8_mlp import mlp
 from thunder_tune.executors.folded_conv import conv_bn
 from thunder_tune.executors.grouped_attention import grouped_attention
 from thunder_tune.executors.linear_add import linear_add
@@ -16,17 +17,34 @@ from thunder_tune.executors.linear_gelu import linear_gelu
 from thunder_tune.executors.packed_linear import packed_linear
 from thunder_tune.executors.packing import active_store
 from thunder_tune.executors.written_back import written_back
+from thunder_tune.program.kinds import op_name
 from thunder_tune.program.patterns import PATTERN_OF, Pattern, Siblings, WrittenBack
 from thunder_tune.values.plan import Plan, Rewriting
 
 Composed = tuple[Symbol, tuple[Any, ...], dict[str, Any]]
 
 
+def _mlp(members: Sequence[BoundSymbol]) -> Composed:
+    first, activation, second, *add = members
+    x, *up = _arguments(first, "input", "weight", "bias")
+    _, *down = _arguments(second, "input", "weight", "bias")
+    residual = _other_operand(add[0], second) if add else None
+    name = "gelu" if op_name(activation).endswith("gelu") else "relu"
+    form = _form(activation) if name == "gelu" else "none"
+    weights, biases = zip(up, down, strict=True)
+    return mlp, (x, weights, biases, residual, name, form, active_store()), {}
+
+
 def _linear_gelu(members: Sequence[BoundSymbol]) -> Composed:
     linear, gelu = members
     x, weight, bias = _arguments(linear, "input", "weight", "bias")
-    approximate = gelu.kwargs.get("approximate", gelu.args[1] if len(gelu.args) > 1 else "none")
-    return linear_gelu, (x, weight, bias), {"approximate": approximate}
+    return linear_gelu, (x, weight, bias), {"approximate": _form(gelu)}
+
+
+def _form(gelu: BoundSymbol) -> str:
+    """Return the form of a GELU, "none" or "tanh"."""
+    (approximate,) = _arguments(gelu, "input", "approximate")[1:]
+    return str(approximate or "none")
 
 
 def _linear_add(members: Sequence[BoundSymbol]) -> Composed:
@@ -82,6 +100,8 @@ def _written_back(members: Sequence[BoundSymbol]) -> Composed:
 
 
 REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
+    "mlp_add": _mlp,
+    "mlp": _mlp,
     "linear_gelu": _linear_gelu,
     "linear_add": _linear_add,
     "packed_linear": _packed_linear,

@@ -15,8 +15,9 @@ from thunder_tune.executors.kernels import cublaslt_library as lt
 from thunder_tune.executors.kernels.cublaslt_library import available
 from thunder_tune.executors.kernels.cublaslt_plans import Addresses, Plan, Problem
 
-__all__ = ["as_rows", "available", "has_rows", "linear", "problem_of"]
+__all__ = ["as_rows", "available", "has_rows", "linear", "problem_of", "run"]
 
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _WIDEST_ALIGNMENT = 256
 PLANS: dict[tuple[Problem, bool], Plan] = {}
 """What was planned so far, by problem and whether algorithms were timed."""
@@ -71,13 +72,26 @@ def linear(
         0 if residual is None else residual.data_ptr(),
         out.data_ptr(),
     )
-    problem = problem_of(at, x, weight, residual, activation, out)
+    run(problem_of(at, x, weight, residual, activation, out), at, is_timed=is_timed)
+    return out
+
+
+def run(problem: Problem, at: Addresses, *, is_timed: bool) -> None:
+    """Enqueue a product on the current stream, planned where it is new.
+
+    Args:
+        problem: What `problem_of` said of these operands.
+        at: Where they lie.
+        is_timed: Whether to time algorithms; else the heuristic's first one is taken.
+
+    Raises:
+        RuntimeError: cuBLASLt refused the product.
+    """
     if problem.device == torch.cuda.current_device():
         _plan(problem, at, is_timed)(at)
     else:
         with torch.cuda.device(problem.device):
             _plan(problem, at, is_timed)(at)
-    return out
 
 
 def problem_of(
@@ -88,7 +102,7 @@ def problem_of(
     activation: str | None,
     out: torch.Tensor,
 ) -> Problem:
-    """Return the key of the plan for operands that `linear` accepts."""
+    """Return the key of the plan for operands that `linear` or `float8_linear` accepts."""
     compute = lt.CUBLAS_COMPUTE_32F
     if x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         compute = lt.CUBLAS_COMPUTE_32F_FAST_TF32
@@ -97,6 +111,7 @@ def problem_of(
     return Problem(
         device=-1 if x.device.index is None else x.device.index,
         dtype=x.dtype,
+        out_dtype=out.dtype,
         compute=compute,
         rows=x.shape[0],
         inner=x.shape[1],
@@ -105,6 +120,7 @@ def problem_of(
         residual_stride=0 if residual is None else _row_stride(residual),
         out_stride=_row_stride(out),
         epilogue=epilogue or lt.CUBLASLT_EPILOGUE_DEFAULT,
+        is_out_scaled=bool(at.out_scale),
         alignment=min(together & -together, _WIDEST_ALIGNMENT),
         is_deterministic=torch.are_deterministic_algorithms_enabled(),
     )
@@ -126,7 +142,7 @@ def _plan(problem: Problem, at: Addresses, is_timed: bool) -> Plan:
 
 def _row_stride(matrix: torch.Tensor) -> int:
     """Return the elements from row to row; a single row has any stride, and none is asked for."""
-    return max(matrix.stride(0), matrix.shape[1]) if matrix.shape[0] == 1 else matrix.stride(0)
+    return matrix.shape[1] if matrix.shape[0] == 1 else matrix.stride(0)
 
 
 def _check_operands(
@@ -139,7 +155,7 @@ def _check_operands(
 ) -> None:
     if activation not in lt.ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}: None, 'relu' and 'gelu' are allowed")
-    if x.dtype not in lt.CUDA_TYPES:
+    if x.dtype not in DTYPES:
         raise ValueError(f"x is {x.dtype}: float32, float16 and bfloat16 are allowed")
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1] or not weight.numel():
         shapes = f"{tuple(x.shape)} and {tuple(weight.shape)}"

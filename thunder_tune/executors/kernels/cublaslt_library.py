@@ -18,12 +18,21 @@ CUBLAS_OP_T = 1
 CUBLAS_COMPUTE_32F = 68
 CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 CUDA_R_32F = 0
-CUDA_TYPES = {torch.float32: CUDA_R_32F, torch.float16: 2, torch.bfloat16: 14}
-"""torch's types -> cudaDataType_t: CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF."""
+CUDA_TYPES = {
+    torch.float32: CUDA_R_32F,
+    torch.float16: 2,
+    torch.bfloat16: 14,
+    torch.float8_e4m3fn: 28,
+}
+"""torch's types -> cudaDataType_t: CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3."""
 
 CUBLASLT_MATMUL_DESC_TRANSA = 3  # int32_t
 CUBLASLT_MATMUL_DESC_EPILOGUE = 7  # uint32_t
 CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8  # const void *
+CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17  # const void *, of a float32 on the device
+CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
+CUBLASLT_MATMUL_DESC_D_SCALE_POINTER = 20
+CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25  # int8_t
 CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26  # int32_t
 
 CUBLASLT_EPILOGUE_DEFAULT = 1

@@ -12,7 +12,7 @@ import functools
 import statistics
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_float, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_float, c_int, c_int8, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +51,8 @@ class Problem(NamedTuple):
 
     Attributes:
         device: Its index.
-        dtype: Of every tensor.
+        dtype: Of x and of the weight; of bias and residual too, which with e4m3 are bfloat16.
+        out_dtype: Of the result.
         compute: cublasComputeType_t.
         rows: Of x and of the result.
         inner: Columns of x and of the weight.
@@ -60,12 +61,14 @@ class Problem(NamedTuple):
         residual_stride: The same of the residual; 0: there is none.
         out_stride: The same of the result.
         epilogue: cublasLtEpilogue_t.
-        alignment: Bytes that all addresses are multiples of, at most 256.
+        is_out_scaled: Whether the result is multiplied by a number before it is rounded.
+        alignment: Bytes that all addresses of matrices are multiples of, at most 256.
         is_deterministic: Whether torch was asked for deterministic algorithms.
     """
 
     device: int
     dtype: torch.dtype
+    out_dtype: torch.dtype
     compute: int
     rows: int
     inner: int
@@ -74,8 +77,19 @@ class Problem(NamedTuple):
     residual_stride: int
     out_stride: int
     epilogue: int
+    is_out_scaled: bool
     alignment: int
     is_deterministic: bool
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether x and the weight are e4m3, with a scale each."""
+        return self.dtype == torch.float8_e4m3fn
+
+    @property
+    def added_dtype(self) -> torch.dtype:
+        """Type of bias and residual."""
+        return torch.bfloat16 if self.is_float8 else self.dtype
 
 
 def _identity(problem: Problem) -> tuple[object, ...]:
@@ -85,13 +99,16 @@ def _identity(problem: Problem) -> tuple[object, ...]:
 
 
 class Addresses(NamedTuple):
-    """Where the operands of one call lie; 0: there is none."""
+    """Where the operands of one call lie; 0: there is none. Scales are of e4m3 operands."""
 
     x: int
     weight: int
     bias: int
     residual: int
     out: int
+    x_scale: int = 0
+    weight_scale: int = 0
+    out_scale: int = 0
 
 
 class Algorithm(NamedTuple):
@@ -111,9 +128,10 @@ class Descriptors:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        dtype = lt.CUDA_TYPES[problem.dtype]
-        self.product, self._bias = c_void_p(), c_void_p()
-        self._bias_reference = byref(self._bias)
+        dtype, added = (lt.CUDA_TYPES[t] for t in (problem.dtype, problem.added_dtype))
+        self.product, self._pointer = c_void_p(), c_void_p()
+        self._pointer_reference = byref(self._pointer)
+        self._pointers: dict[int, int] = {}
         self.lock = threading.Lock()
         make = library().cublasLtMatmulDescCreate
         check(
@@ -122,13 +140,17 @@ class Descriptors:
         self._set(lt.CUBLASLT_MATMUL_DESC_TRANSA, c_int32(lt.CUBLAS_OP_T))
         self._set(lt.CUBLASLT_MATMUL_DESC_EPILOGUE, c_uint32(problem.epilogue))
         if problem.epilogue & lt.CUBLASLT_EPILOGUE_BIAS:
-            self._set(lt.CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, c_int32(dtype))
+            self._set(lt.CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, c_int32(added))
+        if problem.is_float8:
+            self._set(lt.CUBLASLT_MATMUL_DESC_FAST_ACCUM, c_int8(1))
         rows, inner, outer = problem.rows, problem.inner, problem.outer
         self.weight = self._layout(dtype, inner, outer, inner)
         self.x = self._layout(dtype, inner, rows, problem.x_stride)
-        self.out = self._layout(dtype, outer, rows, problem.out_stride)
-        added = problem.residual_stride or problem.out_stride
-        self.residual = self._layout(dtype, outer, rows, added)
+        out_dtype = lt.CUDA_TYPES[problem.out_dtype]
+        self.out = self._layout(out_dtype, outer, rows, problem.out_stride)
+        # Without a residual beta is 0, and nothing is read by this one.
+        added_stride = problem.residual_stride or problem.out_stride
+        self.residual = self._layout(added, outer, rows, added_stride)
 
     def _set(self, attribute: int, value: Any) -> None:
         size = ctypes.sizeof(value)
@@ -144,13 +166,22 @@ class Descriptors:
         check(made, "cublasLtMatrixLayoutCreate")
         return layout
 
-    def set_bias(self, address: int) -> None:
-        """Point to the bias of the next call; the caller holds `lock` until it was made."""
-        self._bias.value = address
-        status = library().cublasLtMatmulDescSetAttribute(
-            self.product, lt.CUBLASLT_MATMUL_DESC_BIAS_POINTER, self._bias_reference, 8
-        )
-        check(status, "cublasLtMatmulDescSetAttribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER)")
+    def point_to(self, at: Addresses) -> None:
+        """Point to bias and scales of the next call; the caller holds `lock` until it was made."""
+        for attribute, address in (
+            (lt.CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias),
+            (lt.CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, at.weight_scale),
+            (lt.CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, at.x_scale),
+            (lt.CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, at.out_scale),
+        ):
+            if address == self._pointers.get(attribute, 0):
+                continue
+            self._pointer.value = address
+            status = library().cublasLtMatmulDescSetAttribute(
+                self.product, attribute, self._pointer_reference, 8
+            )
+            check(status, f"cublasLtMatmulDescSetAttribute({attribute})")
+            self._pointers[attribute] = address
 
     def preference(self) -> c_void_p:
         """Return what algorithms are asked for; to be destroyed by the caller."""
@@ -200,7 +231,7 @@ class Plan:
         """Time the algorithms on these operands; the result goes elsewhere."""
         problem = self._of.problem
         size = problem.rows * problem.out_stride
-        scratch = torch.empty(size, dtype=problem.dtype, device=problem.device)
+        scratch = torch.empty(size, dtype=problem.out_dtype, device=problem.device)
         elsewhere = at._replace(out=scratch.data_ptr())
         found = fastest(self.algorithms, lambda a: self._launch(a, elsewhere))
         return self.algorithms.index(found)
@@ -209,8 +240,7 @@ class Plan:
         """Return the heuristic's algorithms, the most promising one first."""
         of, count = self._of, c_int()
         results = (lt.HeuristicResult * MOST_ALGORITHMS)()
-        if at.bias:  # its alignment is read
-            of.set_bias(at.bias)
+        of.point_to(at)  # the bias's alignment is read, and whether there are scales
         preference = of.preference()
         layouts = (of.weight, of.x, of.residual, of.out)
         status = library().cublasLtMatmulAlgoGetHeuristic(
@@ -239,8 +269,7 @@ class Plan:
         if algorithm.workspace:
             space = torch.empty(algorithm.workspace, dtype=torch.uint8, device=of.problem.device)
         with of.lock:
-            if at.bias:
-                of.set_bias(at.bias)
+            of.point_to(at)
             status: int = self._matmul(
                 self._handle,
                 of.product,
