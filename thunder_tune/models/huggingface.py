@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -21,14 +21,62 @@ from thunder_tune.values.source import ModelSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """A published configuration: class names in transformers, and what differs from defaults."""
+    """A published configuration: class names in transformers, and what differs from defaults.
+
+    Attributes:
+        model: Class of the model.
+        config: Class of its configuration.
+        description: One sentence.
+        settings: Of the configuration.
+        masked: Whether it gets a padding mask.
+        decodes: Whether it is run for one token beside a full cache.
+    """
 
     model: str
     config: str
     description: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     masked: bool = False
+    decodes: bool = False
 
+
+_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA_3 = {
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "use_cache": False,
+}
+# https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json
+_LLAMA_3_2_1B = {
+    **_LLAMA_3,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "head_dim": 64,
+    "rope_parameters": {**_ROPE, "factor": 32.0},
+    "tie_word_embeddings": True,
+}
+# https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
+_LLAMA_3_1_8B = {
+    **_LLAMA_3,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "head_dim": 128,
+    "rope_parameters": {**_ROPE, "factor": 8.0},
+    "tie_word_embeddings": False,
+}
 
 SHAPES = {
     # https://huggingface.co/google-bert/bert-large-uncased/blob/main/config.json
@@ -52,34 +100,32 @@ SHAPES = {
         description="causal language model, 124 M parameters: token ids",
         settings={"use_cache": False},
     ),
-    # https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json
     "llama_3_2_1b": _Shape(
         model="LlamaForCausalLM",
         config="LlamaConfig",
         description="causal language model, 1.2 G parameters: token ids (prefill)",
-        settings={
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "max_position_embeddings": 131072,
-            "rms_norm_eps": 1e-5,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500000.0,
-                "factor": 32.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-            },
-            "tie_word_embeddings": True,
-            "bos_token_id": 128000,
-            "eos_token_id": 128001,
-            "use_cache": False,
-        },
+        settings=_LLAMA_3_2_1B,
+    ),
+    "llama_3_2_1b_decode": _Shape(
+        model="LlamaForCausalLM",
+        config="LlamaConfig",
+        description="the same, one token beside a cache of the sequence length",
+        settings=_LLAMA_3_2_1B,
+        decodes=True,
+    ),
+    "llama_3_1_8b": _Shape(
+        model="LlamaForCausalLM",
+        config="LlamaConfig",
+        description="causal language model, 8 G parameters, DeepSeek-R1-Distill-Llama-8B's shape "
+        "too: token ids (prefill)",
+        settings=_LLAMA_3_1_8B,
+    ),
+    "llama_3_1_8b_decode": _Shape(
+        model="LlamaForCausalLM",
+        config="LlamaConfig",
+        description="the same, one token beside a cache of the sequence length",
+        settings=_LLAMA_3_1_8B,
+        decodes=True,
     ),
     # https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json
     "qwen3_0_6b": _Shape(
@@ -148,9 +194,14 @@ def make(source: ModelSource) -> LoadedModel:
         torch.device(source.device),
     ):
         model = getattr(transformers, shape.model)(config)
+        if shape.decodes:
+            from thunder_tune.models.decoding import DecodeStep
+
+            model = DecodeStep(model, batch_size=source.batch_size, length=source.seq_len)
+    read = replace(source, seq_len=1) if shape.decodes else source
 
     def make_inputs(seed: int) -> Inputs:
-        arguments = {"input_ids": token_ids(source, config.vocab_size, seed)}
+        arguments = {"input_ids": token_ids(read, config.vocab_size, seed)}
         if shape.masked:
             arguments["attention_mask"] = padding_mask(source, seed)
         return Inputs((), arguments)
