@@ -279,7 +279,8 @@ class Plan:
                 at.x,
                 of.x,
                 self._beta,
-                at.residual or at.out,
+                # In place only where both have one type.
+                at.residual or (at.out if of.problem.out_dtype != torch.float8_e4m3fn else 0),
                 of.residual,
                 at.out,
                 of.out,
