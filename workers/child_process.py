@@ -22,7 +22,9 @@ import psutil
 
 import thunder_tune
 from thunder_tune.errors import WorkerError
+from thunder_tune.workers.log_file import LogFile
 from thunder_tune.workers.protocol import Channel
+from thunder_tune.workers.temporary_folder import TemporaryFolder
 
 SESSION = "thunder_tune.workers.session:TrialSession"
 """What a child answers with unless a test injects another."""
@@ -32,6 +34,9 @@ _MARK = "THUNDER_TUNE_TRIAL_PROCESS"
 """Variable that all descendants of a child inherit, those too that left its group and session."""
 _TAIL_BYTES = 16_384
 _END_S = 5.0
+_DUMP_S = 1.0
+DUMP_SIGNAL = signal.SIGUSR2
+"""Has a child write the stacks of its threads to the log, also while native code runs."""
 
 # The kernel sends a child its parent-death signal when the *thread* that started it ends, so one
 # thread that lives as long as the interpreter starts all of them.
@@ -68,14 +73,23 @@ class ChildProcess:
         """
         self.started = time.monotonic()
         self._mark = uuid.uuid4().hex
-        log_file = _open_log(log_folder, options.name)
+        self.log = LogFile(log_folder, options.name)
+        try:
+            self._folder = TemporaryFolder()
+        except OSError as error:
+            raise WorkerError(
+                f"no folder for temporary files can be made ({error.strerror}: {error.filename}): "
+                "free space there, or set TMPDIR to another"
+            ) from error
+        changes = {**options.environment, **self._folder.environment(), _MARK: self._mark}
         ours, theirs = socket.socketpair()
         try:
-            with log_file as log, theirs:
-                self.log = "" if log.name == os.devnull else log.name
-                self._process = _starter.submit(_start, options, theirs, log, self._mark).result()
+            with self.log.opened() as log, theirs:
+                starting = _starter.submit(_start, options.session, theirs, log, changes)
+                self._process = starting.result()
         except (OSError, RuntimeError) as error:
             ours.close()
+            self._folder.remove()
             raise WorkerError(f"cannot start a trial process: {error}") from error
         self.channel = Channel(ours)
         self._family: list[psutil.Process] = []
@@ -127,29 +141,44 @@ class ChildProcess:
 
     def last_words(self) -> str:
         """Return the most telling line at the end of the log, or ""."""
-        if not self.log:
-            return ""
-        with open(self.log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+        lines = self.log.tail(_TAIL_BYTES).splitlines()
         return _most_telling([line.strip() for line in lines if line.strip()])
 
+    def dump_stacks(self) -> None:
+        """Have the child write to its log where it is, as long as it can."""
+        size = self.log.size()
+        with self._killing:
+            if self._killed:
+                return
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, DUMP_SIGNAL)
+        if self.log.path:
+            self.log.wait_for_more(size, _DUMP_S)
+
     def kill(self) -> None:
-        """Kill the child and all its descendants, and reap it; from any thread, and repeatedly."""
+        """Kill the child and all its descendants, and reap it; from any thread, and repeatedly.
+
+        A descendant may have left the child's group and its session. While the child lives it is
+        found below it; else by the variable that it inherited. Of one that cleared its environment
+        too, and whose child died by itself, only the last look at the family knows.
+        """
         with self._killing:
             if self._killed:  # the group's id may be another's by now
                 return
             self._killed = True
+            self._look_for_family()
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
-            strays = _processes_with(_MARK, self._mark)
-            for process in strays:  # those that left the group
+            strays = {*self._family, *_processes_with(_MARK, self._mark)}
+            for process in strays:
                 with suppress(psutil.Error):
                     process.kill()
             deadline = time.monotonic() + _END_S
             while any(_runs(process) for process in strays) and time.monotonic() < deadline:
                 time.sleep(0.01)
+            self.log.cut()
+            self._folder.remove()
 
     def close(self) -> None:
         """Kill the child and close our end of the channel; by the thread that uses it."""
@@ -160,18 +189,26 @@ class ChildProcess:
         now = time.monotonic()
         if now - self._family_found >= _FAMILY_EVERY_S:
             self._family_found = now
-            with suppress(psutil.NoSuchProcess):
-                root = psutil.Process(self.pid)
-                self._family = [root, *root.children(recursive=True)]
+            self._look_for_family()
+
+    def _look_for_family(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.pid)
+            family = [root, *root.children(recursive=True)]
+            if _runs(root):  # the children of a dead one are another's by now
+                self._family = family
 
 
 def _start(
-    options: ChildOptions, channel: socket.socket, log: IO[bytes], mark: str
+    session: str,
+    channel: socket.socket,
+    log: IO[bytes],
+    changes: Mapping[str, str | None],
 ) -> subprocess.Popen[bytes]:
     """Start the process; called in the starter's thread."""
     command = [sys.executable, "-m", "thunder_tune.workers.trial_process"]
     command += ["--fd", str(channel.fileno()), "--parent", str(os.getpid())]
-    command += ["--session", options.session]
+    command += ["--session", session]
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -179,7 +216,7 @@ def _start(
         stderr=subprocess.STDOUT,
         pass_fds=(channel.fileno(),),
         start_new_session=True,
-        env=_environment({**options.environment, _MARK: mark}),
+        env=_environment(changes),
     )
 
 
@@ -201,24 +238,6 @@ def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     environment = {name: value for name, value in wanted.items() if value is not None}
     environment["PYTHONPATH"] = with_package_path(environment.get("PYTHONPATH", ""))
     return environment
-
-
-def _open_log(folder: str, name: str) -> IO[bytes]:
-    """Open the first file of the worker that does not exist yet."""
-    if not folder:
-        return open(os.devnull, "wb")
-    number = 1
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        while True:
-            with suppress(FileExistsError):
-                return open(Path(folder) / f"{name}.{number}.log", "xb")
-            number += 1
-    except OSError as error:
-        raise WorkerError(
-            f"the log folder {folder} cannot be written ({error.strerror}): set XDG_DATA_HOME to "
-            "a folder of your own"
-        ) from error
 
 
 def _processes_with(variable: str, value: str) -> list[psutil.Process]:

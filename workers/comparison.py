@@ -17,7 +17,9 @@ from thunder_tune.values.comparison import Block, Contender, Round
 from thunder_tune.values.job import CompareJob
 from thunder_tune.values.trial import Failure
 from thunder_tune.workers.attempt import Attempt
+from thunder_tune.workers.containment import contained
 from thunder_tune.workers.failures import FAULTS, is_sticky
+from thunder_tune.workers.torch_state import kept_torch_state
 from thunder_tune.workers.workbench import PhaseClock, Workbench
 
 logger = logging.getLogger(__name__)
@@ -111,9 +113,10 @@ class _Round:
         attempt = Attempt(contender.assignment, self._clock, contender.name)
         self._attempts[contender.name] = attempt
         try:
-            step = attempt.run(self._bench)
-            with self._clock.during("time", contender.name):
-                warm_up(step, self._bench.timed_inputs, device=self._device)
+            with contained():
+                step = attempt.run(self._bench)
+                with self._clock.during("time", contender.name):
+                    warm_up(step, self._bench.timed_inputs, device=self._device)
         except FAULTS as error:
             self._fail(contender.name, error)
         if contender.name in self._failures:
@@ -125,7 +128,7 @@ class _Round:
             return
         started_at = time.time()
         try:
-            with self._clock.during("time", name):
+            with self._clock.during("time", name), kept_torch_state():
                 samples = time_block(
                     step, self._bench.timed_inputs, device=self._device, calls=self._job.calls
                 )

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from thunder_tune.values.job import Progress
 from thunder_tune.values.trial import Failure, FailureKind
 from thunder_tune.workers.child_process import ChildProcess
-from thunder_tune.workers.failures import group_of
+from thunder_tune.workers.failures import group_of, printable
 from thunder_tune.workers.phase_watch import DOING, PhaseWatch
 from thunder_tune.workers.protocol import Message, ProtocolError
 from thunder_tune.workers.standstill import resume_abandoned
@@ -71,6 +71,7 @@ def converse(
         child.channel.send(message, timeout_s=watch.limit_s)
         while value is None and failure is None:
             answer = child.channel.receive(_LOOK_EVERY_S)
+            child.log.cut()
             if answer is None:
                 resume_abandoned()
                 watch.look(stands_still=child.stands_still())
@@ -87,7 +88,7 @@ def converse(
                 value = answer.read(kind)
                 healthy = not answer.spent
     except ProtocolError as error:
-        failure = _failure("crash", watch, f"the process sent nonsense while {{}}: {error}")
+        failure = _failure(child, "crash", watch, f"the process sent nonsense while {{}}: {error}")
     except (EOFError, OSError):
         failure = _exceeded(child, watch, memory_limit_bytes) or _died(child, watch)
     return Done(
@@ -97,20 +98,22 @@ def converse(
         subject=watch.subject,
         phase_s=watch.seconds(),
         process_id=child.pid,
-        log=child.log,
+        log=child.log.path,
     )
 
 
 def _exceeded(child: ChildProcess, watch: PhaseWatch, memory_limit_bytes: int) -> Failure | None:
     """Say which limit the child has exceeded, if any."""
     if reason := watch.overdue():
-        return _failure("timeout", watch, f"{{}} {reason}")
+        child.dump_stacks()
+        return _failure(child, "timeout", watch, f"{{}} {reason}")
     if child.memory_bytes() <= memory_limit_bytes:
         return None
     used = child.exclusive_memory_bytes()
     if used <= memory_limit_bytes:
         return None
     return _failure(
+        child,
         "out-of-memory",
         watch,
         f"{{}} used {used / _GIB:.2f} GiB of host memory; "
@@ -120,15 +123,16 @@ def _exceeded(child: ChildProcess, watch: PhaseWatch, memory_limit_bytes: int) -
 
 def _died(child: ChildProcess, watch: PhaseWatch) -> Failure:
     ending = child.ending()
-    words = child.last_words()
+    words = printable(child.last_words())
     verb = "was " if ending.startswith("killed") else ""
-    failure = _failure("crash", watch, f"the process {verb}{ending} while {{}}")
+    failure = _failure(child, "crash", watch, f"the process {verb}{ending} while {{}}")
     more = f": {words}" if words else ""
-    more += f"; log: {child.log}" if child.log else ""
+    more += f"; log: {child.log.path}" if child.log.path else ""
     return replace(failure, message=failure.message + more)
 
 
-def _failure(kind: FailureKind, watch: PhaseWatch, message: str) -> Failure:
-    """Build a failure of the phase at hand; "{}" in the message stands for it."""
+def _failure(child: ChildProcess, kind: FailureKind, watch: PhaseWatch, message: str) -> Failure:
+    """Build a failure of the phase at hand, and log it; "{}" in the message stands for it."""
     text = message.replace("{}", DOING[watch.phase])
+    child.log.note(text)
     return Failure(kind=kind, phase=watch.phase, message=text, group=group_of(text))

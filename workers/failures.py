@@ -50,6 +50,19 @@ _OUR_FOLDERS = tuple(
     | {str(Path(folder).resolve()) for folder in thunder_tune.__path__}
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_MOST_CHARACTERS = 100_000
+"""Of an exception's text that are looked at."""
+_FOLDERS = re.compile(r"""(?<![\w.])/(?:[^\s/'"`,;:()\[\]<>]+/)+""")
+_NAMES = re.compile(
+    r"""
+    0x[0-9a-fA-F]+  # an address
+    | \b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b  # a UUID
+    | \btmp[a-z0-9_]{8}\b  # of the tempfile module
+    | \b(?=[a-z]*\d)[a-z0-9]{12,}\b  # a hash
+    | (?:(?<![\w.)\]])-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:\s*(?:[KMGT]i?B|bytes?)\b)?
+    """,
+    re.VERBOSE,
+)
 
 
 FAULTS = (Exception, SystemExit)
@@ -81,7 +94,7 @@ def classify(
     """
     if isinstance(error, ModelFault):
         return error.failure
-    text = str(error)
+    text = _text(error)
     line = headline(text)
     place = _place(error, text)
     found = _own_kind(error, text.lower())
@@ -101,13 +114,32 @@ def classify(
 
 def is_sticky(error: BaseException) -> bool:
     """Whether the process's CUDA context is lost with this error."""
-    text = str(error).lower()
+    text = _text(error).lower()
     return any(sticky in text for sticky in _STICKY_TEXTS)
 
 
 def group_of(message: str) -> str:
-    """Return what failures of one cause share: the message without numbers and addresses."""
-    return re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(\.\d+)?", "N", message)
+    """Return what failures of one cause share: the message without what differs by chance.
+
+    That is numbers with their units, addresses, hashes, names of temporary files, and the folders
+    of paths.
+    """
+    return _NAMES.sub("N", _FOLDERS.sub("", message))
+
+
+def printable(text: str) -> str:
+    """Return a text that any database, terminal and page can show: odd characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in text)
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception's text; its class may be a candidate's own, and faulty too."""
+    try:
+        return printable(str(error)[:_MOST_CHARACTERS])
+    except Exception as another:
+        return f"(its text could not be had: {type(another).__name__})"
 
 
 def _own_kind(error: BaseException, text: str) -> FailureKind | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import time
@@ -23,6 +24,7 @@ from thunder_tune.values.job import CompareJob, DescribeJob, Description, Measur
 from thunder_tune.values.trial import Failure, Timing, TrialResult
 from thunder_tune.workers.attempt import Attempt
 from thunder_tune.workers.comparison import run_round
+from thunder_tune.workers.containment import contained
 from thunder_tune.workers.failures import FAULTS, classify, is_sticky
 from thunder_tune.workers.undescribed import undescribed
 from thunder_tune.workers.workbench import PhaseClock, Workbench
@@ -43,7 +45,7 @@ class TrialSession:
 
     Attributes:
         is_spent: A CUDA fault makes every further call in this process fail, or the candidates
-            before have left too much behind.
+            before have left too much behind: memory, processes, temporary files.
     """
 
     def __init__(self) -> None:
@@ -88,9 +90,10 @@ class TrialSession:
         failure: Failure | None = None
         try:
             bench = self._workbench(job.setting, clock)
-            step = attempt.run(bench)
-            with clock.during("time"):
-                timing = _time(step, bench)
+            with contained(self._spend):
+                step = attempt.run(bench)
+                with clock.during("time"):
+                    timing = _time(step, bench)
         except FAULTS as error:
             failure = self._fault(error, attempt.failure(error))
         attempt.close()
@@ -129,8 +132,12 @@ class TrialSession:
     def _fault(self, error: BaseException, failure: Failure) -> Failure:
         """Log what was raised, and note whether this process can go on."""
         logger.info("%s", failure.message, exc_info=error)
-        self.is_spent = self.is_spent or is_sticky(error)
+        # No space: the folder for temporary files goes with the process.
+        self.is_spent = self.is_spent or is_sticky(error) or _is_out_of_space(error)
         return failure
+
+    def _spend(self) -> None:
+        self.is_spent = True
 
     def _settle(self) -> None:
         """Take what is alive after a first candidate, half a million objects, for permanent.
@@ -173,6 +180,15 @@ def _time(step: Step, bench: Workbench) -> Timing:
     second = timed()
     # A busy host makes calls slower, never faster.
     return min(first, second, key=lambda t: (BUSY_MARK in t.marks, t.latency_ms))
+
+
+def _is_out_of_space(error: BaseException | None) -> bool:
+    """Whether it was raised because of a full disk; compilers raise their own errors from such."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _allocated_bytes() -> int:

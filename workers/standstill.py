@@ -12,12 +12,13 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from thunder_tune.workers.temporary_folder import shared_folder
 
 _SUFFIX = ".lease"
 _START_FIELD = 19
@@ -136,7 +137,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def _folder() -> Path:
-    return Path(tempfile.gettempdir())
+    return shared_folder()  # a trial process's own temporary files lie elsewhere
 
 
 def _prefix() -> str:

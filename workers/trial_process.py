@@ -20,7 +20,7 @@ from typing import Protocol
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Progress
 from thunder_tune.values.trial import Failure, TrialResult
-from thunder_tune.workers.child_process import SESSION
+from thunder_tune.workers.child_process import DUMP_SIGNAL, SESSION
 from thunder_tune.workers.failures import classify
 from thunder_tune.workers.protocol import Channel, Message, MessageKind, ProtocolError
 
@@ -30,6 +30,7 @@ Tell = Callable[[Progress], None]
 """Reports the phase that begins to the parent, whose clock then runs against its limit."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Session(Protocol):
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     _end_with(options.parent)
     faulthandler.enable()
+    faulthandler.register(DUMP_SIGNAL)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     os.set_inheritable(options.fd, False)
     module, _, attribute = options.session.partition(":")
@@ -69,12 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(channel: Channel, session: Session) -> None:
-    """Answer jobs one after the other until the other end closes or the session is spent."""
+    """Answer jobs one after the other until the other end closes.
+
+    Also once the session is spent, of which the last answer tells: this process is ended by its
+    parent, which as long as it lives finds all that candidates have started below it.
+    """
 
     def tell(progress: Progress) -> None:
         channel.send(Message.of("progress", progress))
 
-    while not session.is_spent:
+    while True:
         try:
             message = channel.receive()
         except EOFError:
@@ -108,10 +114,16 @@ def _reply(channel: Channel, answer: object, session: Session) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; Linux only."""
+    """Have the kernel kill this process when its parent dies; Linux only.
+
+    What descendants leave behind becomes this process's own child, not that of the first process:
+    a daemon stays where the parent finds it.
+    """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
 

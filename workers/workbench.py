@@ -155,17 +155,23 @@ class Workbench:
         return self.setting.source.mode == "train"
 
     def capture(self, clock: PhaseClock) -> Capture:
-        """Return the model's capture; made at the first call, once."""
+        """Return the model's capture; made at the first call, once it succeeds.
+
+        One that fails is not kept: what stopped it (memory was short) may be over by the next.
+        """
         if self._capture is None:
             with clock.during("capture"):
-                self._capture = capture(
+                captured = capture(
                     self.model,
                     self.inputs.args,
                     self.inputs.kwargs,
                     front_end=self.setting.front_end,
                     training=self.is_training,
                 )
-                self.captures += self._capture.times
+                self.captures += captured.times
+            if not captured.program.is_captured:
+                return captured
+            self._capture = captured
         return self._capture
 
     def step(self, call: Callable[..., Any]) -> Step:

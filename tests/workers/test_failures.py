@@ -93,5 +93,41 @@ def test_numbers_do_not_divide_a_group(one, other):
     assert group_of(f"t{one} at 0x{one:x}") == group_of(f"t{other} at 0x{other:x}")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("no file /tmp/tmpk3j_9xq1/a.so", "no file /home/me/.cache/x1/a.so"),
+        ("cannot write '/tmp/tmpk3j_9xq1'", "cannot write '/var/tmp/tmpabcdefgh'"),
+        ("<object object at 0x7f00a1>", "<object object at 0x7fec>"),
+        ("process 17 of job 3e1b9c7a-0d52-4c1f-9a55-1c5be2d0a9ff", "process 9 of job 3"),
+        ("no cabq2kq7lmn4ztdx5e.py", "no cxyz7ffqlmn4ztdxaa.py"),
+        ("Tried to allocate 2.00 GiB of 139.80 GiB", "Tried to allocate 20.5 MiB of 80 GiB"),
+        ("took longer than 900 s", "took longer than 1e+03 s"),
+        ("index -1 is out of range", "index 31 is out of range"),
+    ],
+)
+def test_what_differs_by_chance_does_not_divide_a_group(one, other):
+    assert group_of(one) == group_of(other)
+
+
+def test_products_and_ranges_stay_what_they_are():
+    assert group_of("aten::add and torch/nn/x.py, 3-4") == "aten::add and torch/nn/x.py, N-N"
+
+
+def test_an_exception_without_a_text_is_classified():
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    failure = classify(caught(Silent()), "compile")
+    assert failure.message.startswith("Silent: (its text could not be had: RuntimeError)")
+    assert not is_sticky(Silent())
+
+
+def test_odd_characters_become_escapes():
+    failure = classify(caught(ValueError("a\0b \udcff \x1b[31m é")), "compile")
+    assert failure.message.startswith(r"ValueError: a\x00b \udcff \x1b[31m é")
+
+
 def test_other_words_do_divide_a_group():
     assert group_of("shape mismatch") != group_of("dtype mismatch")
