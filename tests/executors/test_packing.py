@@ -50,6 +50,18 @@ def test_a_weight_that_changed_is_packed_anew(weight, change):
     assert not store.is_stale
 
 
+def test_of_two_packs_of_a_weight_that_changed_both_are_stale(weight):
+    store, make = PackStore(), Counted(weight)
+    for kernel in ("one", "other"):
+        store.get(kernel, (weight,), make)
+    with torch.no_grad():
+        weight.fill_(5.0)
+    store.get("one", (weight,), make)
+    assert store.is_stale
+    store.get("other", (weight,), make)
+    assert not store.is_stale
+
+
 def test_kernels_and_weights_have_packs_of_their_own(weight):
     store, other = PackStore(), torch.nn.Parameter(torch.zeros(3))
     assert store.get("double", (weight,), Counted(weight)).tolist() == [2.0] * 3

@@ -37,6 +37,7 @@ class PackStore:
         self.id = next(_ids)
         self.observers: dict[str, Callable[..., torch.Tensor]] = {}
         self._packed: dict[tuple[Any, ...], tuple[Weights, tuple[Any, ...], Any]] = {}
+        self._expected: dict[tuple[int, Any], torch.Tensor | None] = {}
         _stores[self.id] = self
 
     def get(self, kernel: str, weights: Weights, make: Callable[[], T]) -> T:
@@ -54,6 +55,11 @@ class PackStore:
             with torch.no_grad():
                 # The weights are kept too: an id is theirs only as long as they live.
                 found = self._packed[key] = (tuple(weights), state, make())
+            self._expected = {
+                (id(w), s): w
+                for weights, state, _ in self._packed.values()
+                for w, s in zip(weights, state, strict=True)
+            }
         packed: T = found[2]
         return packed
 
@@ -69,7 +75,7 @@ class PackStore:
     @property
     def is_stale(self) -> bool:
         """Whether a weight has changed since it was packed."""
-        return any(_state(weights) != state for weights, state, _ in self._packed.values())
+        return any(_state_of(w) != state for (_, state), w in self._expected.items())
 
 
 def active_store() -> int:
@@ -87,8 +93,11 @@ def packs(store: int) -> PackStore:
 
 
 def _state(weights: Weights) -> tuple[Any, ...]:
+    return tuple(map(_state_of, weights))
+
+
+def _state_of(weight: torch.Tensor | None) -> tuple[int, int] | None:
     """Return what changes when a weight is written to, or given other memory."""
-    return tuple(
-        None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version)
-        for w in weights
-    )
+    if weight is None:
+        return None
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
