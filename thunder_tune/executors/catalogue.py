@@ -26,6 +26,7 @@ from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
 from thunder_tune.executors.short_attention import short_attention_executor
+from thunder_tune.executors.split_attention import split_attention_executor
 from thunder_tune.executors.stem_conv import folded_stem_executor, space_to_depth_executor
 from thunder_tune.executors.written_back import in_place_executor
 
@@ -72,6 +73,13 @@ OPERATOR_EXECUTORS = (
         name="short_attention",
         thunder_name=short_attention_executor.name,
         kinds=("sdpa",),
+        needs_cuda=True,
+        trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="split_attention",
+        thunder_name=split_attention_executor.name,
+        kinds=("sdpa", "grouped_attention"),
         needs_cuda=True,
         trains=False,
     ),
