@@ -12,11 +12,7 @@ from thunder_tune.workers.torch_state import kept_torch_state
 
 logger = logging.getLogger(__name__)
 
-_HELPERS = (
-    "torch._inductor.compile_worker",
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-)
+_HELPERS = ("_inductor", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """In the command lines of processes that a library keeps for the whole life of this one."""
 
 
@@ -27,37 +23,39 @@ def contained(spend: Callable[[], None] = lambda: None) -> Iterator[None]:
     They would disturb what is timed next.
 
     Args:
-        spend: Called if there were any: an unknown library may have needed them, so that this
-            process is no longer what it was.
+        spend: Called if this process is no longer what it was: there were such processes, which
+            an unknown library may have needed, or a part of the state cannot be set back.
     """
     before = _descendants()
     try:
-        with kept_torch_state():
+        with kept_torch_state(spend):
             yield
     finally:
         for process in _descendants() - before:
-            if _end(process):
-                spend()
-
-
-def _end(process: psutil.Process) -> bool:
-    """End a process unless it is a library's helper; says whether it was one to be ended."""
-    with suppress(psutil.Error):
-        name = " ".join(process.cmdline())[:200] or process.name()
-        if not any(helper in name for helper in _HELPERS):
-            process.kill()
-            logger.warning(
-                "the candidate left process %d running, now killed: %s", process.pid, name
-            )
-            return True
-    return False
+            spend()
+            with suppress(psutil.Error):
+                logger.warning("the candidate left %d running, now killed: %s", *_named(process))
+                process.kill()
 
 
 def _descendants() -> set[psutil.Process]:
-    """Return the living processes below this one, daemons included (it adopts what they leave)."""
+    """Return the living processes below this one, but for helpers and what these started.
+
+    Daemons are among them: this process adopts what its descendants leave.
+    """
     found = set()
-    for process in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children():
         with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                found.add(process)
-    return found
+            if not any(helper in _named(child)[1] for helper in _HELPERS):
+                found |= {child, *child.children(recursive=True)}
+    return {process for process in found if _runs(process)}
+
+
+def _named(process: psutil.Process) -> tuple[int, str]:
+    return process.pid, " ".join(process.cmdline())[:300] or process.name()
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -16,6 +16,9 @@ from pathlib import Path
 SHARED_VARIABLE = "THUNDER_TUNE_SHARED_TMPDIR"
 """Of a child's environment: the machine's folder, for what its processes share."""
 
+_RANDOM = 12
+"""Hexadecimal digits of a name: sockets are made in there, whose paths must stay short."""
+
 
 def shared_folder() -> Path:
     """Return the machine's folder for temporary files, in a child too."""
@@ -34,7 +37,7 @@ class TemporaryFolder:
     def __init__(self) -> None:
         _remove_abandoned()
         while True:
-            self.path = shared_folder() / f"{_prefix()}{uuid.uuid4().hex}"
+            self.path = shared_folder() / f"{_prefix()}{uuid.uuid4().hex[:_RANDOM]}"
             self.path.mkdir(mode=0o700)
             with suppress(FileNotFoundError):
                 self._lock = os.open(self.path, os.O_RDONLY)

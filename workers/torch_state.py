@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -21,18 +21,39 @@ class _Part(NamedTuple):
 
 
 @contextmanager
-def kept_torch_state() -> Iterator[None]:
-    """Set torch's global state after the block to what it was before; says what had changed."""
-    before = {part: part.read() for part in _PARTS}
+def kept_torch_state(spend: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Set torch's global state after the block to what it was before; logs what had changed.
+
+    Args:
+        spend: Called if a part cannot be set back.
+    """
+    before = {part: _read(part) for part in _PARTS}
     try:
         yield
     finally:
-        changed = {part: value for part, value in before.items() if part.read() != value}
+        changed = {part: value for part, value in before.items() if _read(part) != value}
         for part, value in changed.items():
-            part.write(value)
+            if value is None or not _write(part, value):
+                spend()
         if changed:
             names = ", ".join(part.name for part in changed)
             logger.warning("the candidate changed torch's %s: set back", names)
+
+
+def _read(part: _Part) -> Any:  # noqa: ANN401 - of another type for each part
+    """Return a part's value, or None where torch refuses it.
+
+    It does for the precision of products, once that was set by two of its interfaces.
+    """
+    with suppress(RuntimeError):
+        return part.read()
+    return None
+
+
+def _write(part: _Part, value: Any) -> bool:  # noqa: ANN401 - as above
+    with suppress(RuntimeError):
+        part.write(value)
+    return bool(_read(part) == value)
 
 
 def _deterministic() -> tuple[bool, bool]:

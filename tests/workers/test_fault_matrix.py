@@ -187,6 +187,16 @@ def test_a_log_of_a_gib_keeps_its_beginning_and_its_end(bed):
     assert "planted: it ends" in text
 
 
+def test_compile_workers_stay_for_the_next_candidate(bed):
+    bed.orphans.write_text("")
+    keeping, after = bed.measure("keeps_compile_workers", "compile"), bed.measure()
+    assert (keeping.failure, after.failure) == (None, None)
+    assert keeping.process_id == after.process_id
+    assert all(runs(int(pid)) for pid in bed.orphans.read_text().split())
+    bed.pool.cancel()
+    bed.check_leftovers(children=1)
+
+
 def test_processes_that_a_good_candidate_leaves_are_ended(bed):
     leaving = bed.measure("leaves_processes", "time")
     assert leaving.failure is None

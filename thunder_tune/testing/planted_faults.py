@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch._inductor.async_compile import AsyncCompile
 
 from thunder_tune.testing.faulty_models import Good
 from thunder_tune.values.comparison import Round
@@ -179,6 +180,13 @@ class Faults:
         self._note(subprocess.Popen(_PAUSE, start_new_session=True).pid)
         self._leave_daemon()
         self._leave_daemon(clean=True)
+
+    def keeps_compile_workers(self, out: Tensor) -> None:
+        """Start what Inductor keeps for later candidates: no fault."""
+        if torch._inductor.config.compile_threads == 1:
+            torch._inductor.config.compile_threads = 2
+        pool = AsyncCompile.process_pool()
+        self._note(pool.process.pid)  # type: ignore[union-attr]
 
     def leaves_a_daemon_and_dies(self, out: Tensor) -> None:
         """Leave a daemon and be killed."""
