@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from thunder_tune.cli.exits import run
 from thunder_tune.recipes import read_recipe
 from thunder_tune.storage import Database
+from thunder_tune.study.lease import holding, this_process
 
 RUN = ["run", "--model", "mlp", "--device", "cpu", "--trials", "4", "--study", "s"]
 
@@ -45,6 +47,7 @@ def test_status_counts_trials(capsys, named):
     assert (document["complete"], document["failed"], document["pruned"]) == (2, 2, 0)
     assert document["failed_by_kind"] == {"compile": 2}
     assert document["error"] is None
+    assert document["controller"] is None
     assert run(["status", *named]) == 0
     assert "2 complete, 2 failed (compile 2), 0 pruned" in capsys.readouterr().out
 
@@ -107,16 +110,45 @@ def test_status_of_an_interrupted_study_says_how_to_go_on(use_pool, capsys):
     assert "to go on: thunder-tune run --study s" in capsys.readouterr().out
 
 
-def test_status_of_a_study_that_may_be_dead_says_how_to_go_on(use_pool, capsys):
+@pytest.fixture
+def running(use_pool, capsys):
+    """A study as its controller left it when it was killed, in a database of its own."""
     use_pool()
     run([*RUN, "--storage", "my studies.db"])
     database = Database.open("my studies.db")
-    database.update_study("s", state="running")  # as its controller left it when it was killed
-    database.close()
+    database.update_study("s", state="running")
     capsys.readouterr()
+    yield database
+    database.close()
+
+
+def lines_of_status(capsys):
     assert run(["status", "--storage", "my studies.db"]) == 0
-    said = "to go on should it be dead: thunder-tune run --study s --storage 'my studies.db'"
-    assert said in capsys.readouterr().out
+    return capsys.readouterr().out.splitlines()[3:]
+
+
+TO_GO_ON = "thunder-tune run --study s --storage 'my studies.db'"
+
+
+def test_status_of_a_dead_study_says_how_to_go_on(running, capsys):
+    assert lines_of_status(capsys) == [f"to go on: {TO_GO_ON}"]
+    dead = replace(this_process(), process_id=2**22 + 1)  # above the highest that there can be
+    running.take_lease("s", dead)
+    assert lines_of_status(capsys) == [f"run by: {dead}, which is dead", f"to go on: {TO_GO_ON}"]
+
+
+def test_status_of_a_study_that_is_run_says_by_whom_and_how_to_end_it(running, capsys):
+    with holding(running, "s"):
+        found = running.lease("s")
+        assert lines_of_status(capsys) == [
+            f"run by: {found}",
+            "to end it: thunder-tune cancel s --storage 'my studies.db'",
+        ]
+
+
+def test_status_of_a_study_that_is_run_elsewhere_says_how_to_go_on_too(running, capsys):
+    running.take_lease("s", replace(this_process(), machine="another"))
+    assert lines_of_status(capsys)[2] == f"to go on should it be dead: {TO_GO_ON}"
 
 
 def test_upgrade_creates_the_database(use_pool, capsys, tmp_path):

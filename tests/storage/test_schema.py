@@ -56,6 +56,22 @@ def test_migrations_make_what_is_mapped(tmp_path):
         assert compare_metadata(context, Base.metadata) == []
 
 
+def test_a_database_of_each_older_version_is_upgraded_with_all_that_it_holds(any_url):
+    database = Database.open(any_url)
+    database.create_study(make_spec())
+    database.add_trial("study", make_result())
+    database.close()
+    sessions = Sessions(locate(any_url))
+    for older in ("0001",):
+        with sessions.transaction(write=True) as session:
+            command.downgrade(schema.migrations(session.connection()), older)
+        database = Database.open(any_url)
+        assert database.lease("study") is None
+        assert [t.result for t in database.trials("study")] == [make_result()]
+        database.close()
+    sessions.close()
+
+
 def test_downgrading_takes_our_tables_away(tmp_path):
     path = tmp_path / "tt.db"
     Database.open(str(path)).close()

@@ -84,8 +84,10 @@ def status(
 
 def _status(database: Database, name: str) -> Document:
     from thunder_tune.storage.listing import summary_document
+    from thunder_tune.study.lease import life_of
 
     record = database.study(name)  # names close ones where it does not exist
+    lease = database.lease(name)
     summary = next(s for s in database.studies() if s.name == name)
     trials = database.trials(name, "search")
     states = Counter(t.result.state for t in trials)
@@ -98,6 +100,13 @@ def _status(database: Database, name: str) -> Document:
         "pruned": states["pruned"],
         "failed_by_kind": dict(kinds),
         "error": record.error or None,
+        "controller": lease
+        and {
+            "host": lease.owner.host,
+            "process_id": lease.owner.process_id,
+            "since": lease.since.isoformat(),
+            "life": life_of(lease.owner),
+        },
     }
 
 
@@ -114,11 +123,27 @@ def _status_lines(status: Document, storage: str | None) -> list[str]:
     ]
     if status["error"]:
         lines.append(f"last error: {status['error']}")
+    lines += _controller_lines(status["controller"], status["name"], storage)
     if status["state"] != "done":
         again = resume_command(run_of_study(status["name"]), storage)
-        is_said = "to go on" if status["state"] != "running" else "to go on should it be dead"
-        lines.append(f"{is_said}: {again}")
+        life = (status["controller"] or {"life": "gone"})["life"]
+        if life != "alive":
+            lines.append(f"to go on{'' if life == 'gone' else ' should it be dead'}: {again}")
     return lines
+
+
+def _controller_lines(controller: Document | None, study: str, storage: str | None) -> list[str]:
+    """Say who runs a study, if anybody does, and what can be done about it."""
+    if controller is None:
+        return []
+    who = f"process {controller['process_id']} on {controller['host']}"
+    if controller["life"] == "gone":
+        return [f"run by: {who}, which is dead"]
+    since = f"{controller['since']:.19}".replace("T", " ")
+    return [
+        f"run by: {who} since {since} UTC",
+        f"to end it: {_command('cancel', study, storage=storage)}",
+    ]
 
 
 def _one_or_several(name: str, documents: list[Document]) -> Document:
@@ -268,8 +293,11 @@ def export(
 
 def resume_command(study: str, storage: str | None) -> str:
     """Return the command that goes on with a study."""
-    words = ["thunder-tune", "run", "--study", study, *(["--storage", storage] if storage else [])]
-    return shlex.join(words)
+    return _command("run", "--study", study, storage=storage)
+
+
+def _command(*words: str, storage: str | None) -> str:
+    return shlex.join(["thunder-tune", *words, *(["--storage", storage] if storage else [])])
 
 
 def upgrade(storage: options.Storage = None) -> int:

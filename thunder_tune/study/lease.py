@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
 import socket
 import threading
 import time
@@ -195,7 +196,7 @@ def _take(database: Database, study: str, owner: Owner, notice: Callable[[str], 
         if life == "alive":
             raise ConflictError(
                 f"study {study!r} is run by {found} already: wait for it, end it with "
-                f"thunder-tune cancel, or take another --study name"
+                f"thunder-tune cancel {shlex.quote(study)}, or take another --study name"
             )
         if life == "gone":
             if database.take_lease(study, owner, instead_of=found):

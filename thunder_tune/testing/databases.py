@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from thunder_tune.errors import ConflictError, NotFoundError
-from thunder_tune.storage import Database
+from thunder_tune.storage import Database, LeaseRecord, Owner
 from thunder_tune.storage.documents import encode
 from thunder_tune.testing.sample_values import (
     MACHINE,
@@ -37,6 +37,8 @@ FEW = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+OWNER = Owner(token="t1", host="a", machine="m", process_id=1, process_started=1.5)
+HEIR = Owner(token="t2", host="b", machine="m", process_id=2, process_started=2.5)
 
 
 def written(value: object) -> str:
@@ -119,6 +121,58 @@ class DatabaseContract:
         assert (record.state, record.error, record.spec.trials) == ("failed", "no GPU", 1)
         database.update_study("study", error="")
         assert database.study("study").error == ""
+
+    def test_a_lease_is_one_process_s_at_a_time(self, database: Database) -> None:
+        """Free, taken, asked to end, given back; the study need not exist."""
+        assert database.lease("study") is None
+        assert database.take_lease("study", OWNER)
+        assert not database.take_lease("study", HEIR)
+        assert database.take_lease("another", HEIR)
+        found = database.lease("study")
+        assert found is not None
+        assert (found.owner, found.beats, found.is_cancelled) == (OWNER, 0, False)
+        assert found.since.utcoffset() is not None
+        assert database.ask_to_end("study", OWNER.token)
+        beaten = database.beat("study", OWNER.token)
+        assert beaten == replace(found, beats=1, is_cancelled=True)
+        database.release_lease("study", HEIR.token)
+        assert database.lease("study") == beaten
+        database.release_lease("study", OWNER.token)
+        assert database.lease("study") is None
+        assert not database.ask_to_end("study", OWNER.token)
+
+    def test_a_lease_is_taken_over_only_as_it_was_seen(self, database: Database) -> None:
+        """Not once its owner has given a sign of life since."""
+        database.create_study(make_spec())
+        database.take_lease("study", OWNER)
+        seen = database.lease("study")
+        assert seen is not None
+        now = database.beat("study", OWNER.token)
+        assert not database.take_lease("study", HEIR, instead_of=seen)
+        assert database.add_trial("study", make_result(), token=OWNER.token) == 0
+        assert database.take_lease("study", HEIR, instead_of=now)
+        assert database.beat("study", OWNER.token) is None
+        with pytest.raises(ConflictError, match=r"is run by process 2 on b since .*: this run"):
+            database.add_trial("study", make_result(), token=OWNER.token)
+        assert database.add_trial("study", make_result(), token=HEIR.token) == 1
+        database.release_lease("study", HEIR.token)
+        with pytest.raises(ConflictError, match="was given up since: this run of it ends"):
+            database.add_trial("study", make_result(), token=HEIR.token)
+
+    def test_of_many_that_want_a_lease_one_gets_it(self, database: Database) -> None:
+        """A free one as well as a dead process's."""
+        owners = [replace(OWNER, token=f"{i}") for i in range(8)]
+        with ThreadPoolExecutor(8) as executor:
+            for _ in range(3):
+                seen = database.lease("study")
+
+                def take(owner: Owner, seen: LeaseRecord | None = seen) -> bool:
+                    return database.take_lease("study", owner, instead_of=seen)
+
+                assert sum(executor.map(take, owners)) == 1
+                seen = database.lease("study")
+                assert seen is not None
+                owners = [replace(o, token=f"{o.token}-") for o in owners]
 
     @pytest.mark.parametrize(
         "use",
