@@ -33,8 +33,11 @@ def kept_torch_state(spend: Callable[[], None] = lambda: None) -> Iterator[None]
     finally:
         changed = {part: value for part, value in before.items() if _read(part) != value}
         for part, value in changed.items():
-            if value is None or not _write(part, value):
-                spend()
+            if value is not None:
+                with suppress(RuntimeError):
+                    part.write(value)
+        if any(_read(part) != value for part, value in changed.items()):
+            spend()
         if changed:
             names = ", ".join(part.name for part in changed)
             logger.warning("the candidate changed torch's %s: set back", names)
@@ -48,12 +51,6 @@ def _read(part: _Part) -> Any:  # noqa: ANN401 - of another type for each part
     with suppress(RuntimeError):
         return part.read()
     return None
-
-
-def _write(part: _Part, value: Any) -> bool:  # noqa: ANN401 - as above
-    with suppress(RuntimeError):
-        part.write(value)
-    return bool(_read(part) == value)
 
 
 def _deterministic() -> tuple[bool, bool]:
