@@ -1,10 +1,12 @@
 """Time matrix products of models in torch's way and by cuBLASLt called directly.
 
-Run: python -m benchmarks.products [--dtype bfloat16|float16] [--only ViT|BERT|Llama]
+Run: python -m benchmarks.products [--dtype bfloat16|float16|float8] [--only ViT|BERT|Llama]
 For each product of ViT-B/16 (128 images), BERT-large (8 x 512 tokens) and Llama 3.2 1B (2048
 tokens): microseconds and TFLOP/s of torch, of the first algorithm that cuBLASLt's heuristic names,
-and of the one that was timed the fastest; which one that is; and how far the results differ. Each
-is a CUDA graph of 20 calls that take turns at 4 sets of operands, replayed.
+and of the one that was timed the fastest; which one that is; and how far the results differ. Then
+the same products of e4m3 operands: torch's with a scale for each row, without what follows it;
+cuBLASLt's with one scale, and what follows it, for a bfloat16 and for an e4m3 result. Each is a
+CUDA graph of 20 calls that take turns at 4 sets of operands, replayed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from thunder_tune.executors.kernels import cublaslt
+from thunder_tune.executors.kernels.cublaslt_float8 import E4M3, float8_linear
+from thunder_tune.executors.kernels.cublaslt_plans import Problem
+
+T = TypeVar("T")
 
 CALLS = 20
 SETS = 4
@@ -103,7 +110,7 @@ def by_cublaslt(product: Product, given: Operands, *, is_timed: bool) -> torch.T
     )
 
 
-def time_us(call: Callable[[Operands], torch.Tensor], sets: list[Operands]) -> float:
+def time_us(call: Callable[[T], torch.Tensor], sets: list[T]) -> float:
     """Return the median microseconds of a call."""
     call(sets[0])
     torch.cuda.synchronize()
@@ -126,6 +133,25 @@ def time_us(call: Callable[[Operands], torch.Tensor], sets: list[Operands]) -> f
     return statistics.median(times)
 
 
+def planned(before: set[tuple[Problem, bool]]) -> str:
+    """Return which of its algorithms the plan took that was timed since, "1/16"."""
+    plans = [p for key, p in cublaslt.PLANS.items() if key not in before and key[1]]
+    return f"{plans[-1].algorithms.index(plans[-1].chosen) + 1}/{len(plans[-1].algorithms)}"
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the relative distance of two results."""
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def columns(product: Product, times: list[float | None]) -> str:
+    """Return microseconds and TFLOP/s of each way; None: it is none."""
+    return "".join(
+        f"{'-':>9} {'-':>5}" if us is None else f"{us:9.1f} {product.tflop * 1e6 / us:5.0f}"
+        for us in times
+    )
+
+
 def row(product: Product, dtype: torch.dtype) -> str:
     """Time one product and return its line of the table."""
     sets = [operands(product, dtype) for _ in range(SETS)]
@@ -135,38 +161,133 @@ def row(product: Product, dtype: torch.dtype) -> str:
         lambda given: by_cublaslt(product, given, is_timed=False),
         lambda given: by_cublaslt(product, given, is_timed=True),
     )
-    expected, _, found = (way(sets[-1]).float() for way in ways)
-    difference = ((found - expected).norm() / expected.norm()).item()
-    (plan,) = (
-        p for (key, timed), p in cublaslt.PLANS.items() if timed and (key, timed) not in before
-    )
-    which = f"{plan.algorithms.index(plan.chosen) + 1}/{len(plan.algorithms)}"
+    expected, _, found = (way(sets[-1]) for way in ways)
+    which, difference = planned(before), distance(found, expected)
     times = [time_us(way, sets) for way in ways]
-    columns = "".join(f"{us:9.1f} {product.tflop * 1e6 / us:5.0f}" for us in times)
-    return f"{columns} {times[0] / times[2]:7.3f} {which:>6} {difference:9.1e}"
+    return f"{columns(product, [*times])} {times[0] / times[2]:7.3f} {which:>6} {difference:9.1e}"
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Operands:
+    """Operands of a product in e4m3.
+
+    Attributes:
+        x: 16 times what `operands` has, (rows, in features).
+        weight: The same, (out features, in features).
+        bias: bfloat16, or None.
+        residual: bfloat16, or None.
+        multiplier: Of an e4m3 result, ().
+        scale: Of x, and of the weight too, ().
+        rows: The scale of x once for each row.
+        columns: The weight's for each of its rows, as torch wants it.
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    residual: torch.Tensor | None
+    multiplier: torch.Tensor
+    scale: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+
+def float8_operands(product: Product) -> Float8Operands:
+    """Return the operands of a product in e4m3, bias and residual where it has them."""
+    x, weight, bias, residual = operands(product, torch.bfloat16)
+    scale = torch.tensor(1 / 16, device="cuda")
+    return Float8Operands(
+        x=(x * 16).to(E4M3),
+        weight=(weight * 16).to(E4M3),
+        bias=bias,
+        residual=residual,
+        multiplier=torch.tensor(16.0, device="cuda"),
+        scale=scale,
+        rows=scale.expand(product.rows, 1).contiguous(),
+        columns=scale.expand(1, product.out).contiguous(),
+    )
+
+
+def by_rows(given: Float8Operands) -> torch.Tensor:
+    """Compute the product and its bias by torch, with a scale for each row."""
+    return torch._scaled_mm(
+        given.x,
+        given.weight.t(),
+        scale_a=given.rows,
+        scale_b=given.columns,
+        bias=given.bias,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+
+
+def by_one_scale(
+    product: Product, given: Float8Operands, out_dtype: torch.dtype, *, is_plain: bool = False
+) -> torch.Tensor:
+    """Compute the product, and what follows it unless it is to be plain, by cuBLASLt."""
+    return float8_linear(
+        given.x,
+        given.weight,
+        given.bias,
+        x_scale=given.scale,
+        weight_scale=given.scale,
+        residual=None if is_plain else given.residual,
+        activation="gelu" if product.then == "gelu" and not is_plain else None,
+        out_dtype=out_dtype,
+        out_multiplier=given.multiplier if out_dtype == E4M3 else None,
+        is_timed=True,
+    )
+
+
+def float8_row(product: Product) -> str:
+    """Time one product in e4m3 and return its line of the table."""
+    sets = [float8_operands(product) for _ in range(SETS)]
+    before = set(cublaslt.PLANS)
+
+    def way(out_dtype: torch.dtype) -> Callable[[Float8Operands], torch.Tensor]:
+        return lambda given: by_one_scale(product, given, out_dtype)
+
+    plain = by_one_scale(product, sets[-1], torch.bfloat16, is_plain=True)
+    difference = distance(plain, by_rows(sets[-1]))
+    ways = [by_rows, way(torch.bfloat16)]
+    if product.then != "residual":
+        ways.append(way(E4M3))
+    times = [time_us(each, sets) for each in ways]
+    shown = [*times, *[None] * (3 - len(times))]
+    which = planned(before)
+    return f"{columns(product, shown)} {times[0] / times[-1]:7.3f} {which:>6} {difference:9.1e}"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--dtype", default="", choices=("", "bfloat16", "float16", "float8"))
     parser.add_argument("--only", default="", choices=("", "ViT", "BERT", "Llama"))
     arguments = parser.parse_args()
     reason = cublaslt.available()
     if reason:
         sys.exit(f"cuBLASLt cannot be called here: {reason}")
     torch.manual_seed(0)
-    named = f"{'product':42}"
-    heads = "".join(f"{name:>9} {'TF/s':>5}" for name in ("torch us", "first us", "timed us"))
-    print(f"{named}{heads} {'speedup':>7} {'which':>6} {'differ':>9}")
-    for product in PRODUCTS:
-        if arguments.only not in ("", product.model):
-            continue
+    products = [p for p in PRODUCTS if arguments.only in ("", p.model)]
+    if arguments.dtype != "float8":
+        dtype = getattr(torch, arguments.dtype or "bfloat16")
+        show(products, ("torch us", "first us", "timed us"), lambda product: row(product, dtype))
+    if arguments.dtype in ("", "float8"):
+        show(products, ("rows us", "static us", "e4m3 us"), float8_row)
+
+
+def show(
+    products: list[Product], ways: tuple[str, ...], line_of: Callable[[Product], str]
+) -> None:
+    """Print the table of some ways to compute products."""
+    heads = "".join(f"{name:>9} {'TF/s':>5}" for name in ways)
+    print(f"{'product':42}{heads} {'speedup':>7} {'which':>6} {'differ':>9}")
+    for product in products:
         what = ["bias"] * product.has_bias + [product.then] * bool(product.then)
         shape = f"{product.rows} x {product.width} -> {product.out} {'+'.join(what)}"
         try:
-            line = row(product, getattr(torch, arguments.dtype))
-        except RuntimeError as error:
+            line = line_of(product)
+        except (RuntimeError, ValueError) as error:
             line = f" {error}"
         print(f"{product.model:6}{shape:36}{line}", flush=True)
 
