@@ -75,6 +75,27 @@ class TestWarmStarts:
             ("inductor", "torch", "float8"),
         } <= set(found)
 
+    def test_put_8_bits_with_and_without_epilogues_in_16(self, program):
+        gelu, mlp, grouped = (
+            f"{REWRITE}{k}-0" for k in ("linear_gelu", "mlp", "grouped_attention")
+        )
+        space = (
+            *program(),
+            fuser(GLUE, *FUSERS),
+            executor(LINEAR, "inductor", "torch", "float8", "float8_static"),
+            rewrite(gelu, "addmm_gelu", "cublaslt"),
+            rewrite(mlp, "float8_mlp"),
+            rewrite(grouped, "grouped_sdpa"),
+        )
+        found = [(a[LINEAR], a[gelu], a[mlp], a[grouped]) for a in composed(space)]
+        in_8_bits = [f for f in found if f[0].startswith("float8")]
+        assert [*dict.fromkeys(in_8_bits)] == [
+            ("float8_static", "none", "float8_mlp", "grouped_sdpa"),
+            ("float8_static", "cublaslt", "none", "grouped_sdpa"),
+            ("float8", "none", "none", "grouped_sdpa"),
+            ("float8", "cublaslt", "none", "grouped_sdpa"),
+        ]
+
     def test_try_the_first_bet_with_and_without_graphs(self, program):
         space = (*program(graphs=True), fuser(GLUE, *FUSERS), rewrite(PACKED, "packed_linear"))
         found = [(a[PACKED], a[CUDA_GRAPHS]) for a in composed(space)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.values.fusers import FUSERS
@@ -23,8 +23,10 @@ from thunder_tune.values.space import (
 )
 
 PRECISIONS = (PRECISION, FLOAT32_MATMUL)
-LOW = "float8"
-"""The executor of linears in 8 bits."""
+LOW = (("float8_static", "float8_mlp"), ("float8",))
+"""Executors of linears in 8 bits that go together: with static scales, with one for each row."""
+EPILOGUES = ("linear_gelu", "linear_add")
+"""Rewrites that give a linear an epilogue, in 16 bits."""
 ALWAYS = ("matmul", "space_to_depth")
 """Executors that are taken wherever they are offered: those of patches, 1x1 kernels and stems."""
 FUSED_ATTENTION = "sdpa"
@@ -96,17 +98,37 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
     for executor in ALWAYS:
         around.update(_uniform(space, (EXECUTOR,), executor))
     sites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
-    low = _uniform(space, (EXECUTOR,), LOW)
     first, last = ({d.name: d.choices[pick] for d in sites} for pick in (1, -1))
-    if low:
-        yield {**around, **low, **last}
-        # An epilogue in 16 bits may cost what 8 bits save.
-        yield {**around, **low, **{d.name: LOW if LOW in d.choices else NO_REWRITE for d in sites}}
+    for names in LOW:
+        low = {k: c for name in names for k, c in _uniform(space, (EXECUTOR,), name).items()}
+        if low:
+            # An epilogue in 16 bits may cost what 8 bits save; the other way comes as well.
+            yield {**around, **low, **{d.name: _in_8_bits(d, names) for d in sites}}
+            yield {**around, **low, **{d.name: _with_epilogue(d, names) for d in sites}}
     yield {**around, **first}
     yield {**around, **last}
     yield around
     for compute in _choices(_of(space, PRECISIONS)):
         yield {**around, **first, **_uniform(space, PRECISIONS, compute)}
+
+
+def _in_8_bits(site: Dimension, names: Sequence[str]) -> str:
+    """Return a site's kernel in 8 bits; where it has none, no rewrite of its linears."""
+    found = next((c for c in site.choices if c in names), None)
+    if found is None and _kind(site).startswith(("linear", "mlp")):
+        return NO_REWRITE
+    return found or site.choices[1]
+
+
+def _with_epilogue(site: Dimension, names: Sequence[str]) -> str:
+    """Return the same, but the last kernel for a linear's epilogue, and no whole MLP before it."""
+    if _kind(site).startswith("mlp"):
+        return NO_REWRITE
+    return site.choices[-1] if _kind(site) in EPILOGUES else _in_8_bits(site, names)
+
+
+def _kind(site: Dimension) -> str:
+    return kind_of_class(site.name.removeprefix(REWRITE))
 
 
 def _of(space: SearchSpace, prefixes: tuple[str, ...]) -> list[Dimension]:
