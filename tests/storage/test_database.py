@@ -77,8 +77,8 @@ def test_the_url_can_be_opened_again_and_hides_nothing(tmp_path, monkeypatch):
     assert Database.open(database.url).study("study").spec == make_spec()
 
 
-def test_writers_and_a_polling_reader_lose_nothing(tmp_path):
-    url = str(tmp_path / "tt.db")
+def test_writers_and_a_polling_reader_lose_nothing(any_url):
+    url = any_url
     reader = Database.open(url)
     reader.create_study(make_spec())
     script = "import sys; from thunder_tune.testing.databases import add_many; "
@@ -97,8 +97,8 @@ def test_writers_and_a_polling_reader_lose_nothing(tmp_path):
         assert [i for worker, i in found if worker == f"writer-{w}"] == list(range(40))
 
 
-def test_results_survive_the_death_of_their_writer(tmp_path):
-    url = str(tmp_path / "tt.db")
+def test_results_survive_the_death_of_their_writer(any_url):
+    url = any_url
     Database.open(url).create_study(make_spec())
     script = (
         "import os, signal, sys; from thunder_tune.storage import Database; "

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import optuna
@@ -291,3 +293,13 @@ class TestRecord:
         space = SearchSpace(dimensions=())
         with pytest.raises(StorageError, match="unable to open database file"):
             OptunaRecord(url=url, study="s", space=space)
+
+    def test_controllers_may_open_a_new_database_together(self, any_url):
+        space, ready = SearchSpace(dimensions=()), threading.Barrier(4)
+
+        def open_and_close(name):
+            ready.wait()
+            OptunaRecord(url=any_url, study=name, space=space).close()
+
+        with ThreadPoolExecutor(4) as executor:
+            assert list(executor.map(open_and_close, "abcd")) == [None] * 4

@@ -123,8 +123,8 @@ class OptunaRecord:
 
 def _open(url: str) -> optuna.storages.RDBStorage:
     if not url.startswith("sqlite"):
-        return optuna.storages.RDBStorage(url)
-    storage = _create_tables(url)
+        return _create_tables(url)
+    storage = _create_tables(url, {"connect_args": {"timeout": SQLITE_TIMEOUT_S}})
     # A transaction that begins by reading fails at once, whatever the timeout, when another
     # writer came between: let it wait for the write lock when it begins.
     storage.engine.dispose()
@@ -133,17 +133,20 @@ def _open(url: str) -> optuna.storages.RDBStorage:
     return storage
 
 
-def _create_tables(url: str) -> optuna.storages.RDBStorage:
-    connect = {"timeout": SQLITE_TIMEOUT_S}
+def _create_tables(
+    url: str, options: dict[str, object] | None = None
+) -> optuna.storages.RDBStorage:
     for attempt in range(1, ATTEMPTS):
         try:
-            return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": connect})
+            return optuna.storages.RDBStorage(url, engine_kwargs=options)
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            # Controllers that open a new file together create its tables under each other's feet.
-            if not any(sign in _reason(error) for sign in ("locked", "exists", "UNIQUE")):
+            # Controllers that open a new database together create its tables under each other's
+            # feet: SQLite says locked or UNIQUE, PostgreSQL duplicate key, both of them exists.
+            signs = ("locked", "exists", "UNIQUE", "duplicate key")
+            if not any(sign in _reason(error) for sign in signs):
                 raise
             time.sleep(0.1 * attempt)
-    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": connect})
+    return optuna.storages.RDBStorage(url, engine_kwargs=options)
 
 
 def _on_connect(connection: sqlite3.Connection, record: object) -> None:
