@@ -126,7 +126,8 @@ def _died(child: ChildProcess, watch: PhaseWatch) -> Failure:
     words = printable(child.last_words())
     verb = "was " if ending.startswith("killed") else ""
     failure = _failure(child, "crash", watch, f"the process {verb}{ending} while {{}}")
-    more = f": {words}" if words else ""
+    more = ", perhaps by the kernel for want of memory" if "SIGKILL" in ending else ""
+    more += f": {words}" if words else ""
     more += f"; log: {child.log.path}" if child.log.path else ""
     return replace(failure, message=failure.message + more)
 

@@ -66,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.set_inheritable(options.fd, False)
     module, _, attribute = options.session.partition(":")
     session: Session = getattr(importlib.import_module(module), attribute)()
-    serve(Channel(socket.socket(fileno=options.fd)), session)
+    channel = Channel(socket.socket(fileno=options.fd))
+    # A copy that a candidate forks, and that goes on as if it were this process, must not answer.
+    os.register_at_fork(after_in_child=channel.close)
+    serve(channel, session)
     return 0
 
 

@@ -187,6 +187,13 @@ def test_a_log_of_a_gib_keeps_its_beginning_and_its_end(bed):
     assert "planted: it ends" in text
 
 
+def test_a_copy_of_the_process_does_not_answer_in_its_place(bed):
+    forking, after = bed.measure("forks_and_falls_through"), bed.measure("raises")
+    assert forking.failure is None
+    assert "planted: <object" in after.failure.message
+    assert "planted: in the copy" in Path(after.failure.log).read_text()
+
+
 def test_compile_workers_stay_for_the_next_candidate(bed):
     bed.orphans.write_text("")
     keeping, after = bed.measure("keeps_compile_workers", "compile"), bed.measure()

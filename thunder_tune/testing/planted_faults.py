@@ -181,6 +181,13 @@ class Faults:
         self._leave_daemon()
         self._leave_daemon(clean=True)
 
+    def forks_and_falls_through(self, out: Tensor) -> None:
+        """Fork; the copy raises, so that it goes on as if it were this process."""
+        copy = os.fork()
+        if not copy:
+            raise ValueError("planted: in the copy")
+        os.waitpid(copy, 0)
+
     def keeps_compile_workers(self, out: Tensor) -> None:
         """Start what Inductor keeps for later candidates: no fault."""
         if torch._inductor.config.compile_threads == 1:
