@@ -248,6 +248,28 @@ class TestRegions:
         assert names(built).count("activation_scales") == 1
         assert built.applied == 1.0
 
+    def test_the_first_look_computes_no_more_than_the_values(self, x):
+        class Several(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.other = nn.Linear(WIDTH, 48), nn.Linear(WIDTH, 16)
+
+            def forward(self, x):
+                y, z = torch.sin(x), torch.exp(x)
+                return torch.cat([self.one(y * 2), self.other(z), z[..., :16]], -1)
+
+        torch.manual_seed(0)
+        model = Several().requires_grad_(False)
+        found = capture(model, (x,), {})
+        built = built_of(model, found, around="inductor")
+        looks = [
+            b for b in built.graphs[0].forward.bound_symbols if b.sym.name == "activation_scales"
+        ]
+        assert [len(look.args[0]) for look in looks] == [1, 1]
+        with torch.no_grad():
+            assert error(built(x), model(x)) < 0.05
+        assert built.applied == 1.0
+
     def test_rows_and_static_scales_go_together(self, x):
         model = made("two linears")
         found = capture(model, (x,), {})

@@ -76,16 +76,24 @@ class Quantizations:
                 continue
             values, multiplier = bsym.args
             found = self._scales[multiplier.name]
-            before = [b for b in region[:position] if b.sym.id not in QUANTIZATIONS]
-            read = {p.name for b in before for p in b.flat_proxy_args}
+            makers, read = _makers(region[:position], values)
             seen = tuple(p for p in inputs if p.name in read)
-            if any(p.name == values.name for p in inputs):
-                before, seen = [], (values,)
             _, weights, place, store = found.args
-            packs(store).observers[place] = _observer(before, seen, values)
+            packs(store).observers[place] = _observer(makers, seen, values)
             lookup = ACTIVATION_SCALES.bind(seen, weights, place, store, output=found.output)
             lookup.tags = set(found.tags)
             yield lookup
+
+
+def _makers(bsyms: Sequence[BoundSymbol], values: Proxy) -> tuple[list[BoundSymbol], set[str]]:
+    """Return the statements that a value is made by, and the names of all that they read."""
+    found: list[BoundSymbol] = []
+    needed = {values.name}
+    for bsym in reversed(bsyms):
+        if any(p.name in needed for p in bsym.flat_proxy_outs):
+            found.insert(0, bsym)
+            needed |= {p.name for p in bsym.flat_proxy_args}
+    return found, needed
 
 
 def _observer(
