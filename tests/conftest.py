@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := missing()):
             config.hook.pytest_deselected(items=marked)
             items[:] = [item for item in items if item not in marked]
-            said.append(f"{len(marked)} tests marked {marker} are left out: {reason}")
+            said.append(f"left out, marked {marker}: {len(marked)}: {reason}")
 
 
 def pytest_terminal_summary(
