@@ -61,7 +61,8 @@ class Bed:
 
         The one that measured last, unless it was ended, and the one that stands by.
         """
-        assert len(psutil.Process().children(recursive=True)) == children
+        family = [p for p in psutil.Process().children(recursive=True) if runs(p.pid)]
+        assert len([p for p in family if "_inductor" not in " ".join(p.cmdline())]) == children
         assert len(list(self.temporary.glob("*-trial-*"))) == children
         if self.orphans.exists():
             assert not [pid for pid in map(int, self.orphans.read_text().split()) if runs(pid)]
@@ -70,7 +71,9 @@ class Bed:
 def setting(device: str = "cpu") -> Setting:
     return Setting(
         source=ModelSource(name=MODEL, inputs=REFERENCE + "make_inputs", device=device),
-        limits=Limits(compile_s=3.0, host_memory_bytes=5 * 2**28 if device == "cpu" else None),
+        limits=Limits(compile_s=3.0, host_memory_bytes=5 * 2**28)
+        if device == "cpu"
+        else Limits(compile_s=10.0),
         timing=TimingRequest(max_s=0.1),
     )
 
@@ -108,8 +111,8 @@ class Row:
     device: str = "cpu"
 
 
-OTHER = "compiling took longer than the limit of 3 s"
-SPINS = "compiling took longer than the limit of 3 s"
+HANGS = "compiling took longer than the limit of 3 s"
+SPINS = "compiling took longer than the limit of 10 s"
 ILLEGAL = "illegal memory access"
 NO_SPACE = "No space left on device"
 PICKLE = "Unpicklable: planted: holds a lock"
@@ -134,8 +137,8 @@ MATRIX = [
     Row("segfaults", "compile", "crash", "killed by SIGSEGV", "Segmentation fault", "replaced"),
     Row("aborts", "check", "crash", "killed by SIGABRT", "Fatal Python error", "replaced"),
     Row("exits", "time", "crash", "exited with status 3", "exited with status 3", "replaced"),
-    Row("ignores_sigterm", "compile", "timeout", OTHER, "in ignores_sigterm", "replaced"),
-    Row("holds_the_interpreter", "compile", "timeout", OTHER, "in holds_the_inter", "replaced"),
+    Row("ignores_sigterm", "compile", "timeout", HANGS, "in ignores_sigterm", "replaced"),
+    Row("holds_the_interpreter", "compile", "timeout", HANGS, "in holds_the_inter", "replaced"),
     Row("fills_host_memory", "check", "out-of-memory", "GiB of host memory", "GiB", "replaced"),
     Row("fills_the_temporary_folder", "check", "run", NO_SPACE, "Traceback", "replaced"),
     Row("leaves_a_daemon_and_dies", "check", "crash", "SIGKILL", "SIGKILL", "replaced"),
@@ -147,7 +150,7 @@ MATRIX = [
     Row("answers_otherwise_later", "check", "unstable", "between two runs on one", "Traceback"),
 ]
 ON_GPU = [
-    Row("spins_on_the_gpu", "compile", "timeout", SPINS, "spins_on_the", "replaced", "cuda"),
+    Row("spins_on_the_gpu", "compile", "timeout", SPINS, "in synchronize", "replaced", "cuda"),
     Row("fills_gpu_memory", "check", "out-of-memory", "CUDA", "Traceback", "kept", "cuda"),
     Row("writes_elsewhere", "check", "crash", ILLEGAL, "Traceback", "replaced", "cuda"),
 ]
@@ -200,8 +203,6 @@ def test_compile_workers_stay_for_the_next_candidate(bed):
     assert (keeping.failure, after.failure) == (None, None)
     assert keeping.process_id == after.process_id
     assert all(runs(int(pid)) for pid in bed.orphans.read_text().split())
-    bed.pool.cancel()
-    bed.check_leftovers(children=1)
 
 
 def test_processes_that_a_good_candidate_leaves_are_ended(bed):

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_FAR = 2**46
-"""Elements beyond any allocation."""
+_FAR = 2**40
+"""Elements: further away than any allocation, and still an address."""
 
 
 @triton.jit
