@@ -67,8 +67,8 @@ class TestWarmStarts:
             rewrite(PACKED, "packed_linear", "float8"),
         )
         found = [(a[GLUE], a[LINEAR], a[PACKED]) for a in composed(space)]
-        assert found[0] == ("inductor", "float8", "float8")
-        assert found[1] == ("inductor", "inductor", "none")
+        assert found[0] == ("inductor", "inductor", "none")
+        assert found[1] == ("inductor", "float8", "float8")
         assert {
             ("inductor", "torch", "none"),
             ("inductor", "torch", "packed_linear"),
@@ -108,7 +108,7 @@ class TestWarmStarts:
 
     def test_take_products_for_convolutions(self, program):
         space = (*program(), fuser(GLUE, *FUSERS), executor("executor:conv-0", "torch", "matmul"))
-        assert composed(space)[0]["executor:conv-0"] == "matmul"
+        assert [a["executor:conv-0"] for a in composed(space)][:2] == ["torch", "matmul"]
 
     def test_keep_attention_whole_in_training(self, program):
         space = (*program(), fuser(GLUE, *FUSERS), executor(SDPA, "inductor", "torch", "sdpa"))
@@ -117,7 +117,7 @@ class TestWarmStarts:
             changed = replace(description.program, training=training)
             found = list(warm_starts(PlanLedger(changed, description.space)))
             bets = [a for a in found if a[PROGRAM] == "composed"]
-            assert bets[0][SDPA] == expected
+            assert bets[1][SDPA] == expected
 
     def test_are_the_default_alone_where_nothing_fuses(self, program):
         found = composed((*program(), executor(LINEAR, "torch", "other")))

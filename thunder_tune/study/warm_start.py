@@ -38,7 +38,8 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
 
     A bet puts the first fuser around matrix products that torch's libraries run, with the first
     kernel of every site that spans ops, with the last one, or with 8 bits. Between them comes the
-    default, which gives the first fuser everything; at the end every other uniform precision.
+    default, which gives the first fuser everything, and which comes first on a CPU: the kernels
+    are made for GPUs. At the end comes every other uniform precision.
     CUDA graphs go with all of them where the space has these, since they seldom lose; the first
     bet is tried without as well. What else there is, `moves` finds from the best of them.
     Some resolve to one plan; who measures them drops the repeats.
@@ -51,8 +52,9 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     graphs = space.by_name.get(CUDA_GRAPHS)
     with_graphs = {CUDA_GRAPHS: graphs.choices[-1]} if graphs else {}
     first, *others = _bets(space, training=ledger.program.training)
-    yield ledger.composed({**first, **with_graphs})
-    yield ledger.composed(with_graphs)
+    with_first, default = ({**bet, **with_graphs} for bet in (first, {}))
+    is_gpu = graphs is not None and len(graphs.choices) > 1
+    yield from map(ledger.composed, (with_first, default) if is_gpu else (default, with_first))
     yield ledger.composed(first)
     for bet in others:
         yield ledger.composed({**bet, **with_graphs})
