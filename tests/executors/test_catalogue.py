@@ -9,7 +9,10 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from thunder_tune.executors import accepts
+from thunder_tune.compiler import build, viability
+from thunder_tune.executors import accepts, executors_for
+from thunder_tune.program import capture
+from thunder_tune.values.plan import resolve
 
 
 class Willing(OperatorExecutor):
@@ -47,14 +50,26 @@ def test_an_executor_that_refuses_is_believed():
     assert not accepts(OperatorExecutor("cudnn", version="1"), attention(False, True))
 
 
+def masked_attention(q, k, v, row):
+    mask = row.expand(*row.shape[:2], q.shape[2], row.shape[3])
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask) * 1
+
+
 @pytest.mark.gpu
-def test_attention_with_an_expanded_mask_is_right_wherever_it_is_accepted():
-    """What other executors do with the mask that `cudnn` would misread."""
+def test_an_expanded_mask_is_read_right_by_every_executor_that_takes_it():
     q, k, v = (torch.randn(4, 2, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     row = torch.zeros(4, 1, 1, 128, device="cuda", dtype=torch.bfloat16)
     row[:, :, :, 100:] = float("-inf")
-    found = torch.nn.functional.scaled_dot_product_attention(q, k, v, row.expand(4, 1, 128, 128))
     scores = q.double() @ k.double().mT / 8.0 + row.double()
-    torch.testing.assert_close(
-        found.double(), scores.softmax(-1) @ v.double(), rtol=2e-2, atol=2e-2
-    )
+    expected = scores.softmax(-1) @ v.double()
+    with torch.no_grad():
+        found = capture(masked_attention, (q, k, v, row), {})
+        (attention,) = (c for c in found.program.classes if c.kind == "sdpa")
+        ask = viability(found, "cuda")
+        names = [info.name for info in executors_for("sdpa") if not ask(attention.id, info.name)]
+        assert "torch" in names
+        assert "cudnn" not in names
+        for name in names:
+            choices = {f"executor:{attention.id}": name}
+            result = build(masked_attention, resolve(found.program, choices), found)(q, k, v, row)
+            torch.testing.assert_close(result.double(), expected, rtol=2e-2, atol=2e-2)

@@ -20,7 +20,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
 
-from thunder_tune.executors.packed_linear import packed_linear
+from thunder_tune.executors.packed_linear import can_pack, packed_linear
 from thunder_tune.executors.packing import active_store, packs
 
 float8_executor = OperatorExecutor("thunder_tune_float8", version="1")
@@ -107,20 +107,22 @@ def scaled_linear(
     return scaled_linears(x, scale, (weight,), (bias,), store)[0]
 
 
-def _linear_meta(
+def linear_meta(
     x: TensorProxy, scale: TensorProxy, weight: TensorProxy, bias: TensorProxy | None, store: int
 ) -> TensorProxy:
+    """Return the proxy of a product of quantized operands, in the weight's own type."""
     return TensorProxy(like=weight, shape=(*x.shape[:-1], weight.shape[0]), requires_grad=False)
 
 
-def _linears_meta(
+def linears_meta(
     x: TensorProxy,
     scale: TensorProxy,
     weights: tuple[TensorProxy, ...],
     biases: tuple[TensorProxy | None, ...],
     store: int,
 ) -> tuple[TensorProxy, ...]:
-    return tuple(_linear_meta(x, scale, w, None, store) for w in weights)
+    """Return the same as `linear_meta` for each weight."""
+    return tuple(linear_meta(x, scale, w, None, store) for w in weights)
 
 
 def _fits_linear(x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = None) -> bool:
@@ -133,25 +135,23 @@ def _fits_packed(
     biases: tuple[TensorProxy | None, ...],
     store: int,
 ) -> bool:
-    given = [b for b in biases if b is not None]
     widths = (x.shape[-1], sum(int(w.shape[0]) for w in weights))
     is_cuda = str(x.device).startswith("cuda")
     return (
         x.ndim >= 2
-        and len(given) in (0, len(weights))
-        and all(t.dtype == x.dtype for t in (*weights, *given))
+        and can_pack(x, weights, biases, store)
         and all(width % _MULTIPLE == 0 for width in widths)
-        and (x.dtype == dtypes.bfloat16 or (not is_cuda and dtypes.is_float_dtype(x.dtype)))
+        and (x.dtype == dtypes.bfloat16 or not is_cuda)
         and (not is_cuda or torch.cuda.get_device_capability() >= (8, 9))
     )
 
 
 def _register() -> None:
     one: Any = float8_executor.register_operator(
-        "scaled_linear", meta=_linear_meta, fn=scaled_linear
+        "scaled_linear", meta=linear_meta, fn=scaled_linear
     )
     many: Any = float8_executor.register_operator(
-        "scaled_linears", meta=_linears_meta, fn=scaled_linears
+        "scaled_linears", meta=linears_meta, fn=scaled_linears
     )
 
     def linear(x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = None) -> Any:  # noqa: ANN401

@@ -18,6 +18,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
 
+from thunder_tune.executors.float8 import linear_meta, linears_meta
 from thunder_tune.executors.kernels import cublaslt
 from thunder_tune.executors.kernels.cublaslt_float8 import MULTIPLE, float8_linear
 from thunder_tune.executors.packed_linear import can_pack, packed_linear
@@ -123,22 +124,6 @@ def static_linear(
     return static_linears(x, scale, (weight,), (bias,), store)[0]
 
 
-def _linear_meta(
-    x: TensorProxy, scale: TensorProxy, weight: TensorProxy, bias: TensorProxy | None, store: int
-) -> TensorProxy:
-    return TensorProxy(like=weight, shape=(*x.shape[:-1], weight.shape[0]), requires_grad=False)
-
-
-def _linears_meta(
-    x: TensorProxy,
-    scale: TensorProxy,
-    weights: tuple[TensorProxy, ...],
-    biases: tuple[TensorProxy | None, ...],
-    store: int,
-) -> tuple[TensorProxy, ...]:
-    return tuple(_linear_meta(x, scale, w, None, store) for w in weights)
-
-
 def takes(x: TensorProxy, widths: tuple[int, ...]) -> bool:
     """Whether an input of this type and device, and products of these widths, can be had."""
     if x.ndim < 2 or any(int(width) % MULTIPLE for width in widths):
@@ -169,8 +154,8 @@ def _fits_packed(
 def _register() -> Symbol:
     register: Any = float8_static_executor.register_operator
     scales: Any = register("activation_scales", meta=activation_scales_meta, fn=activation_scales)
-    one: Any = register("static_linear", meta=_linear_meta, fn=static_linear)
-    many: Any = register("static_linears", meta=_linears_meta, fn=static_linears)
+    one: Any = register("static_linear", meta=linear_meta, fn=static_linear)
+    many: Any = register("static_linears", meta=linears_meta, fn=static_linears)
 
     def linear(x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = None) -> Any:  # noqa: ANN401
         multiplier, scale = scales((), (weight,), x.name, active_store())
