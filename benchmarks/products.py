@@ -6,7 +6,7 @@ tokens): microseconds and TFLOP/s of torch, of the first algorithm that cuBLASLt
 and of the one that was timed the fastest; which one that is; and how far the results differ. Then
 the same products of e4m3 operands: torch's with a scale for each row, without what follows it;
 cuBLASLt's with one scale, and what follows it, for a bfloat16 and for an e4m3 result. Each is a
-CUDA graph of 20 calls that take turns at 4 sets of operands, replayed.
+CUDA graph of 20 calls that take turns at 4 sets of operands; the graphs of a row are replayed in turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import itertools
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -110,27 +110,38 @@ def by_cublaslt(product: Product, given: Operands, *, is_timed: bool) -> torch.T
     )
 
 
-def time_us(call: Callable[[T], torch.Tensor], sets: list[T]) -> float:
-    """Return the median microseconds of a call."""
+def times_us(ways: Sequence[Callable[[T], torch.Tensor]], sets: list[T]) -> list[float]:
+    """Return the median microseconds of a call of each way, replayed in turn.
+
+    At the device's power limit who comes first has the higher clock, so the first changes.
+    """
+    graphs = [_graphed(way, sets) for way in ways]
+    times: list[list[float]] = [[] for _ in ways]
+    for replay in range(WARM_UPS + REPLAYS):
+        for place in range(len(ways)):
+            index = (place + replay) % len(ways)
+            start, end = (
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
+            start.record()
+            graphs[index].replay()
+            end.record()
+            end.synchronize()
+            if replay >= WARM_UPS:
+                times[index].append(start.elapsed_time(end) * 1e3 / CALLS)
+    return [statistics.median(t) for t in times]
+
+
+def _graphed(call: Callable[[T], torch.Tensor], sets: list[T]) -> torch.cuda.CUDAGraph:
+    """Capture calls on one set of operands after the other."""
     call(sets[0])
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for given in itertools.islice(itertools.cycle(sets), CALLS):
             call(given)
-    times: list[float] = []
-    for replay in range(WARM_UPS + REPLAYS):
-        start, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if replay >= WARM_UPS:
-            times.append(start.elapsed_time(end) * 1e3 / CALLS)
-    return statistics.median(times)
+    return graph
 
 
 def planned(before: set[tuple[Problem, bool]]) -> str:
@@ -163,7 +174,7 @@ def row(product: Product, dtype: torch.dtype) -> str:
     )
     expected, _, found = (way(sets[-1]) for way in ways)
     which, difference = planned(before), distance(found, expected)
-    times = [time_us(way, sets) for way in ways]
+    times = times_us(ways, sets)
     return f"{columns(product, [*times])} {times[0] / times[2]:7.3f} {which:>6} {difference:9.1e}"
 
 
@@ -252,7 +263,7 @@ def float8_row(product: Product) -> str:
     ways = [by_rows, way(torch.bfloat16)]
     if product.then != "residual":
         ways.append(way(E4M3))
-    times = [time_us(each, sets) for each in ways]
+    times = times_us(ways, sets)
     shown = [*times, *[None] * (3 - len(times))]
     which = planned(before)
     return f"{columns(product, shown)} {times[0] / times[-1]:7.3f} {which:>6} {difference:9.1e}"
