@@ -6,7 +6,8 @@ tokens): microseconds and TFLOP/s of torch, of the first algorithm that cuBLASLt
 and of the one that was timed the fastest; which one that is; and how far the results differ. Then
 the same products of e4m3 operands: torch's with a scale for each row, without what follows it;
 cuBLASLt's with one scale, and what follows it, for a bfloat16 and for an e4m3 result. Each is a
-CUDA graph of 20 calls that take turns at 4 sets of operands; the graphs of a row are replayed in turn.
+CUDA graph of 20 calls that take turns at 4 sets of operands; the graphs of a row are replayed in
+turn.
 """
 
 from __future__ import annotations
