@@ -1,7 +1,8 @@
 """Load a recipe strictly in a fresh process and see whether it keeps what it claims.
 
 Run: python -m benchmarks.strict_check RECIPE.json [RECIPE.json ...]
-Prints one JSON object for each recipe: share applied, latency and error, stored and measured here.
+Prints one JSON object for each recipe: share applied, latency and error, stored and measured here
+as a trial is, holding the device.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from thunder_tune.measure.steps import forward_step
 from thunder_tune.measure.timing import rotation, time_step, warm_up
 from thunder_tune.models import load
 from thunder_tune.values.job import TimingRequest
+from thunder_tune.workers.device_lease import lease_of
 
 
 def check(path: Path) -> dict[str, object]:
@@ -41,10 +43,9 @@ def check(path: Path) -> dict[str, object]:
     rotated = rotation(
         [loaded.make_inputs(source.seed + i) for i in range(3)], device=source.device
     )
-    warm_up(step, rotated, device=source.device)
-    timing = time_step(
-        step, rotated, device=source.device, request=TimingRequest(precision=0.002, max_s=10.0)
-    )
+    with lease_of(source.device).held(lambda: None):
+        warm_up(step, rotated, device=source.device)
+        timing = time_step(step, rotated, device=source.device, request=TimingRequest())
     judge = Judge(
         loaded.model,
         loaded.make_inputs,

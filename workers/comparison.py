@@ -130,7 +130,11 @@ class _Round:
         try:
             with self._clock.during("time", name), kept_torch_state():
                 samples = time_block(
-                    step, self._bench.timed_inputs, device=self._device, calls=self._job.calls
+                    step,
+                    self._bench.timed_inputs,
+                    device=self._device,
+                    calls=self._job.calls,
+                    lead_in_s=self._job.lead_in_s if self._bench.is_cuda else 0.0,
                 )
         except FAULTS as error:
             self._fail(name, error)

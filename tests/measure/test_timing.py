@@ -173,6 +173,14 @@ def test_block_has_one_untimed_call_before(clock):
     assert len(seen) == 71
 
 
+def test_block_leads_in_for_the_seconds_asked(clock):
+    seen = []
+    costs = itertools.chain([0.1] * 3, itertools.repeat(0.05))
+    samples = time_block(step_of(clock, costs, seen), INPUTS, device="cpu", calls=4, lead_in_s=0.3)
+    assert samples == (50.0,) * 4  # the clock that the program settles at
+    assert len(seen) == 3 + 4
+
+
 def test_collector_is_off_while_timing_and_back_on_after(clock):
     states = []
     inner = steady(clock)

@@ -84,7 +84,7 @@ def time_step(
     gc.collect()
     with _without_collector():
         warmup_calls, call_s = _warm_up(step, cycle, place, max_s=max(0.5, request.max_s / 2))
-        batch = max(1, min(MAX_IN_FLIGHT, int(BATCH_S / max(call_s, 1e-9))))
+        batch = _batch(call_s)
         _take_pace(host, step, cycle, place)
         started, look_at = time.perf_counter(), request.min_repeats
         pace_at = started + PACE_S
@@ -115,17 +115,24 @@ def time_step(
 
 
 def time_block(
-    step: Step, inputs: Sequence[Inputs], *, device: str, calls: int
+    step: Step,
+    inputs: Sequence[Inputs],
+    *,
+    device: str,
+    calls: int,
+    lead_in_s: float = 0.0,
 ) -> tuple[float, ...]:
     """Time consecutive calls of one contender of a comparison.
 
-    One call before them is not timed: it finds the caches as another program left them.
+    Calls before them are not timed. The first finds the caches as another program left them, and
+    where power limits a GPU's clock the next ones run at a clock that the other program left.
 
     Args:
         step: What to time, built and warmed up.
         inputs: Sets to rotate over; pass all contenders the same `rotation`.
         device: "cpu" or "cuda".
         calls: Timed calls, at least 1.
+        lead_in_s: Seconds of untimed calls before; one is made in any case.
 
     Returns:
         Milliseconds of each call, in run order.
@@ -138,9 +145,13 @@ def time_block(
     sample = _device_samples if place.type == "cuda" else _host_samples
     samples: list[float] = []
     with _without_collector():
+        started = time.perf_counter()
         step(next(cycle))
         if place.type == "cuda":
             torch.cuda.synchronize(place)
+        call_s = time.perf_counter() - started
+        while time.perf_counter() - started < lead_in_s:
+            sample(step, itertools.islice(cycle, _batch(call_s)), watch)
         while len(samples) < calls:
             batch = min(MAX_IN_FLIGHT, calls - len(samples))
             samples += sample(step, itertools.islice(cycle, batch), watch)
@@ -188,6 +199,11 @@ def rotation(inputs: Sequence[Inputs], *, device: str) -> tuple[Inputs, ...]:
     size = max(1, sum(_bytes(i) for i in given))
     copies = min(-(-wanted // size), max(1, MAX_SETS // len(given)))
     return given + tuple(_copy(i) for _ in range(copies - 1) for i in given)
+
+
+def _batch(call_s: float) -> int:
+    """Return how many calls of so many seconds are enqueued at once."""
+    return max(1, min(MAX_IN_FLIGHT, int(BATCH_S / max(call_s, 1e-9))))
 
 
 def _warm_up(

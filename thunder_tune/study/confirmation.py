@@ -11,6 +11,7 @@ from thunder_tune.storage import TrialRecord
 from thunder_tune.study.baselines import baseline_name
 from thunder_tune.study.objective import latency_of
 from thunder_tune.values.comparison import Contender
+from thunder_tune.values.job import LEAD_IN_S
 from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import TrialResult
 
@@ -178,8 +179,13 @@ def _rounds_s(chosen: Sequence[Entrant], blocks: int, calls: int, at_once: int) 
     build_s = sum(WARM * _build_s(e) for e in chosen)
     turns_s = sum(p.get("check", 0.0) for p in phases)
     turns_s += sum(warm_up_s(e.latency_ms) for e in chosen)
-    turns_s += sum(blocks * calls * e.latency_ms / 1e3 for e in chosen)
+    turns_s += sum(blocks * (calls * e.latency_ms / 1e3 + _lead_in_s(e)) for e in chosen)
     return ceil(ROUNDS / max(1, at_once)) * (start_s + build_s) + ROUNDS * turns_s
+
+
+def _lead_in_s(entrant: Entrant) -> float:
+    timing = entrant.result.timing
+    return LEAD_IN_S if timing is not None and timing.clock == "device" else 0.0
 
 
 def warm_up_s(latency_ms: float) -> float:

@@ -14,6 +14,8 @@ from thunder_tune.values.trial import Candidate, Failure, Role
 
 LANES_VARIABLE = "THUNDER_TUNE_LANES"
 """Environment variable of a trial process: how many of them share its device."""
+LEAD_IN_S = 0.3
+"""Seconds that a GPU's power control may take to settle at the clock a program gets by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class CompareJob:
         contenders: Distinct names.
         blocks: Blocks for each contender.
         calls: Timed calls in a block.
+        lead_in_s: Seconds of untimed calls before those of a block, on a GPU.
         seed: Of the block order and of the fresh inputs.
         build_s: Seconds that contenders took to their first result before, by name, as far as
             known.
@@ -113,6 +116,7 @@ class CompareJob:
     contenders: tuple[Contender, ...]
     blocks: int = 8
     calls: int = 10
+    lead_in_s: float = LEAD_IN_S
     seed: int = 0
     build_s: Mapping[str, float] = field(default_factory=dict)
 
