@@ -1,9 +1,9 @@
 """The device lease: one process at a time runs kernels that are measured or judged.
 
 Several processes share a GPU, so that candidates compile on CPU cores while another is measured.
-Whoever judges or times holds the lease; the operating system gives it back when a holder dies. On
-a large machine the holder also gets processor cores of its own, and while it times, the other
-processes of the device stand still: compiling, in which kernels are timed too, needs no lease.
+Whoever judges or times holds the lease, and whatever times kernels while it compiles; the
+operating system gives it back when a holder dies. On a large machine the holder also gets
+processor cores of its own, and while it times, the other processes of the device stand still.
 """
 
 from __future__ import annotations

@@ -66,20 +66,32 @@ class PhaseWatch:
         self._build_s = build_s or {}
         self._since = self._looked = since
         self._seconds: dict[str, float] = {}
+        self._used_s = 0.0
+        self._interrupted: tuple[str, str, float, float] | None = None
         self.limit_s = self._limit()
 
     def begin(self, progress: Progress) -> None:
         """Note that the child enters a phase, perhaps the same one anew.
 
+        What a wait for the device interrupted goes on: what it had used of its limit stays used.
+
         Raises:
             ProtocolError: There is no such phase.
         """
+        used_s = self._used_s + time.monotonic() - self._since
         self.seconds()
         if progress.phase not in DOING:
             raise ProtocolError(f"unknown phase {progress.phase!r}")
+        left = (self.phase, self.subject, used_s, self.limit_s)
+        interrupted, self._interrupted = self._interrupted, None
+        if progress.phase == "wait":
+            self._interrupted = left
         self.phase = cast(Phase, progress.phase)
         self.subject = progress.subject
-        self.limit_s = self._limit()
+        if interrupted is not None and interrupted[:2] == (self.phase, self.subject):
+            self._used_s, self.limit_s = interrupted[2:]
+        else:
+            self._used_s, self.limit_s = 0.0, self._limit()
 
     def look(self, *, stands_still: bool) -> None:
         """Note whether the child is stopped; the time since the last look then is a wait."""
@@ -95,7 +107,7 @@ class PhaseWatch:
         now = time.monotonic()
         if self._deadline is not None and now > self._deadline:
             return "the time for the comparison ran out"
-        if now - self._since > self.limit_s:
+        if self._used_s + now - self._since > self.limit_s:
             is_cut = self.limit_s < self._limits.of(self.phase)
             why = ", its part of the time that was left" if is_cut else ""
             return f"took longer than the limit of {self.limit_s:.3g} s{why}"

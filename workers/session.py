@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from thunder_tune.compiler import viability
+from thunder_tune.compiler.autotuning import time_alone
 from thunder_tune.compiler.backends import unavailable_reason
+from thunder_tune.executors.kernels.alone import hold_with
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.measure.host_pace import BUSY_MARK
 from thunder_tune.measure.steps import Step
@@ -20,7 +22,14 @@ from thunder_tune.measure.timing import time_step
 from thunder_tune.program import model_key
 from thunder_tune.search_spaces import build_space
 from thunder_tune.values.comparison import Round
-from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.job import (
+    CompareJob,
+    DescribeJob,
+    Description,
+    Job,
+    MeasureJob,
+    Setting,
+)
 from thunder_tune.values.trial import Failure, Timing, TrialResult
 from thunder_tune.workers.attempt import Attempt
 from thunder_tune.workers.comparison import run_round
@@ -56,7 +65,7 @@ class TrialSession:
 
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Capture the model, check that it can be judged, and build its search space."""
-        clock = PhaseClock(tell, job.setting.source.device)
+        clock = _clock(job, tell)
         setting, source = job.setting, job.setting.source
         try:
             bench = self._workbench(setting, clock)
@@ -84,7 +93,7 @@ class TrialSession:
 
     def measure(self, job: MeasureJob, tell: Tell) -> TrialResult:
         """Build, judge and time one candidate."""
-        clock = PhaseClock(tell, job.setting.source.device)
+        clock = _clock(job, tell)
         attempt = Attempt(job.candidate.assignment, clock)
         timing: Timing | None = None
         failure: Failure | None = None
@@ -115,7 +124,7 @@ class TrialSession:
 
     def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:
         """Run one round; see `thunder_tune.workers.comparison`."""
-        clock = PhaseClock(tell, job.setting.source.device)
+        clock = _clock(job, tell)
         fresh = job.setting.source.seed + 1 + job.seed  # the search judges on the source's own
         return run_round(job, Workbench(job.setting, clock, seed=fresh), clock, deadline)
 
@@ -197,3 +206,12 @@ def _allocated_bytes() -> int:
 
 def _uses_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has none
+
+
+def _clock(job: Job, tell: Tell) -> PhaseClock:
+    """Return the clock of a job; what times kernels during it has the device to itself."""
+    clock = PhaseClock(tell, job.setting.source.device)
+    if job.setting.source.device == "cuda":
+        time_alone()
+        hold_with(clock.alone)
+    return clock

@@ -40,6 +40,8 @@ class PhaseClock:
         self._device = device
         self.phase: Phase = "start"
         self.seconds: dict[str, float] = {}
+        self._subject = ""
+        self._waited_s = 0.0
 
     @contextmanager
     def during(self, phase: Phase, subject: str = "") -> Iterator[None]:
@@ -66,24 +68,43 @@ class PhaseClock:
             self._add("wait", started)
             yield
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the device lease for a while in the midst of a phase; the wait is a wait.
+
+        The others go on compiling: one that stood still might hold a lock that this one needs.
+        """
+        phase, subject = self.phase, self._subject
+        started = self._now()
+        with lease_of(self._device).held(lambda: self._begin("wait", subject)):
+            elapsed, idle = (now - then for now, then in zip(self._now(), started, strict=True))
+            self._waited_s += elapsed - idle
+            if self.phase != phase:
+                self._begin(phase, subject)
+            yield
+
     def _begin(self, phase: Phase, subject: str) -> None:
-        self.phase = phase
+        self.phase, self._subject = phase, subject
         self._tell(Progress(phase=phase, subject=subject))
 
     def now(self) -> float:
-        """Return seconds from a fixed moment, those left out in which this process was stopped."""
-        elapsed, stood_still = self._now()
-        return elapsed - stood_still
+        """Return seconds from a fixed moment, idle ones left out.
+
+        Idle is who was stopped, or waited for the device in the midst of a phase.
+        """
+        elapsed, idle = self._now()
+        return elapsed - idle
 
     def _now(self) -> tuple[float, float]:
-        return time.perf_counter(), lease_of(self._device).stood_still_s()
+        idle_s = lease_of(self._device).stood_still_s() + self._waited_s
+        return time.perf_counter(), idle_s
 
     def _add(self, phase: Phase, started: tuple[float, float]) -> None:
-        """Count the seconds since then for a phase, but those of standing still as a wait."""
-        elapsed, stood_still = (now - then for now, then in zip(self._now(), started, strict=True))
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + elapsed - stood_still
-        if stood_still > 0.0:
-            self.seconds["wait"] = self.seconds.get("wait", 0.0) + stood_still
+        """Count the seconds since then for a phase, but idle ones as a wait."""
+        elapsed, idle = (now - then for now, then in zip(self._now(), started, strict=True))
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + elapsed - idle
+        if idle > 0.0:
+            self.seconds["wait"] = self.seconds.get("wait", 0.0) + idle
 
     @contextmanager
     def during_of_model(self, phase: Phase) -> Iterator[None]:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
 
+from thunder_tune.executors.kernels import alone
 from thunder_tune.executors.kernels.cublaslt_choices import FOLDER, kept_choice
 
 PROBLEM = ("NVIDIA H200", 130100, "bfloat16", 128)
@@ -31,6 +33,32 @@ def test_the_first_choice_stands(folder):
 def test_it_is_known_by_its_configuration_not_by_its_place():
     kept_choice(PROBLEM, ALGORITHMS, lambda: 2)
     assert kept_choice(PROBLEM, ALGORITHMS[::-1], never) == 1
+
+
+def test_it_is_made_with_the_device_to_itself(monkeypatch):
+    events = []
+
+    @contextmanager
+    def hold():
+        events.append("begin")
+        yield
+        events.append("end")
+
+    monkeypatch.setattr(alone, "_hold", hold)
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: events.append("timed") or 1) == 1
+    assert kept_choice(PROBLEM, ALGORITHMS, never) == 1
+    assert events == ["begin", "timed", "end"]
+
+
+def test_who_waited_for_the_device_takes_what_was_chosen_meanwhile(monkeypatch):
+    @contextmanager
+    def hold():
+        monkeypatch.setattr(alone, "_hold", nullcontext)
+        assert kept_choice(PROBLEM, ALGORITHMS, lambda: 3) == 3
+        yield
+
+    monkeypatch.setattr(alone, "_hold", hold)
+    assert kept_choice(PROBLEM, ALGORITHMS, never) == 3
 
 
 @pytest.mark.parametrize("place", range(len(PROBLEM)))

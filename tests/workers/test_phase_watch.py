@@ -54,6 +54,35 @@ def test_the_unknown_one_may_take_what_the_others_would_not_need_again(clock):
     assert watch.limit_s == pytest.approx(420.0 - 1.25 * 80.0)
 
 
+def test_a_wait_in_its_midst_does_not_give_a_phase_its_limit_anew(clock):
+    watch = PhaseWatch(Limits(compile_s=100.0), since=clock())
+    watch.begin(Progress(phase="compile"))
+    for _ in range(4):
+        clock.now_s += 20.0
+        watch.begin(Progress(phase="wait"))
+        clock.now_s += 1_000.0
+        watch.begin(Progress(phase="compile"))
+    clock.now_s += 20.0
+    assert watch.overdue() == ""
+    clock.now_s += 0.1
+    assert watch.overdue() == "took longer than the limit of 100 s"
+    assert watch.seconds()["compile"] == pytest.approx(100.1)
+    assert watch.seconds()["wait"] == pytest.approx(4_000.0)
+    watch.begin(Progress(phase="check"))
+    watch.begin(Progress(phase="compile"))
+    assert watch.overdue() == ""
+
+
+def test_what_follows_a_wait_for_another_subject_has_its_own_limit(clock):
+    watch = PhaseWatch(Limits(compile_s=100.0), since=clock())
+    watch.begin(Progress(phase="compile", subject="a"))
+    clock.now_s += 90.0
+    watch.begin(Progress(phase="wait", subject="a"))
+    watch.begin(Progress(phase="compile", subject="b"))
+    clock.now_s += 20.0
+    assert watch.overdue() == ""
+
+
 def test_standing_still_is_a_wait_and_not_held_against_the_phase(clock):
     watch = PhaseWatch(Limits(compile_s=100.0), since=clock())
     watch.begin(Progress(phase="compile"))

@@ -82,7 +82,11 @@ def generated_code() -> Iterator[list[str]]:
 
 
 class _StockThunder:
-    """Thunder's stock recipe: `thunder.compile`, and thunderfx for models its tracer refuses."""
+    """Thunder's stock recipe: `thunder.compile`, with thunderfx for models its tracer refuses.
+
+    Attributes:
+        front_end: "thunder.jit" or "thunder.fx" once it was called.
+    """
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self._model = model
@@ -103,16 +107,25 @@ class _StockThunder:
         return [traces[-1] for traces in stages if traces]
 
     def _first(self, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        if not _is_of_transformers(self._model):
+            try:
+                return self._compile("thunder.jit", args, kwargs)
+            except Exception as error:
+                _logger.info("thunder.jit refused the model, thunderfx follows: %s", error)
+        return self._compile("thunder.fx", args, kwargs)
+
+    def _compile(self, front_end: str, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         import thunder
 
-        try:
-            compiled = thunder.compile(self._model, recipe=stock_recipe("thunder.jit"))
-            result = compiled(*args, **kwargs)
-            self.front_end = "thunder.jit"
-        except Exception as error:
-            _logger.info("thunder.jit refused the model, thunderfx follows: %s", error)
-            compiled = thunder.compile(self._model, recipe=stock_recipe("thunder.fx"))
-            result = compiled(*args, **kwargs)
-            self.front_end = "thunderfx"
-        self._compiled = compiled
+        compiled = thunder.compile(self._model, recipe=stock_recipe(front_end))
+        result = compiled(*args, **kwargs)
+        self._compiled, self.front_end = compiled, front_end
         return result
+
+
+def _is_of_transformers(model: object) -> bool:
+    """Return whether Thunder's tracer is known to refuse a model, after a minute or two of work.
+
+    Thunder 0.2.6's does with all models of transformers 5.
+    """
+    return type(model).__module__.partition(".")[0] == "transformers"

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from thunder_tune.executors.kernels.alone import alone
+
 FOLDER = "products"
 
 
@@ -30,13 +32,17 @@ def kept_choice(
     Args:
         problem: What the choice depends on, the device's name and the library's version included.
         algorithms: As configured, each once.
-        choose: Makes the choice.
+        choose: Makes the choice; called with the device to itself.
     """
     path = _path(problem)
     known = _read(path, algorithms)
     if known is not None:
         return known
-    chosen = choose()
+    with alone():
+        known = _read(path, algorithms)  # of whoever had the device before
+        if known is not None:
+            return known
+        chosen = choose()
     with suppress(OSError):
         _write(path, problem, algorithms, chosen)
         written = _read(path, algorithms)  # perhaps by someone who was faster
