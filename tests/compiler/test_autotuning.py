@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -32,7 +33,6 @@ def timed(*args, **kwargs):
 AlgorithmSelectorCache.benchmark_choices = classmethod(timed)
 for owner, name in (
     (CachingAutotuner, "benchmark_all_configs"),
-    (CachingAutotuner, "coordinate_descent_tuning"),
     (InductorBenchmarker, "benchmark_gpu"),
     (TritonBenchmarker, "benchmark_gpu"),
     (Autotuner, "_bench"),
@@ -42,10 +42,19 @@ for owner, name in (
 hold_with(hold)
 time_alone()
 time_alone()
+class Choice:
+    def __init__(self, fails):
+        self.fails = fails
+
+    def precompile(self):
+        events.append("compiled")
+        if self.fails:
+            raise RuntimeError("no valid configuration")
+
+choices = [Choice(False), Choice(True), object()]
 calls = {
-    "choices": lambda: AlgorithmSelectorCache.benchmark_choices([1], None),
+    "choices": lambda: AlgorithmSelectorCache.benchmark_choices(choices, None),
     "configs": lambda: CachingAutotuner.benchmark_all_configs(object(), 1),
-    "descent": lambda: CachingAutotuner.coordinate_descent_tuning(object(), 1),
     "inductor": lambda: InductorBenchmarker().benchmark_gpu(print),
     "triton": lambda: TritonBenchmarker().benchmark_gpu(print),
     "autotuner": lambda: Autotuner._bench(object(), config=1),
@@ -60,13 +69,20 @@ print(json.dumps(seen))
 
 
 def test_what_times_kernels_while_it_compiles_has_the_device_once():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"},
+    )
     given = {
         "choices": [3, {}],
         "configs": [2, {}],
-        "descent": [2, {}],
         "inductor": [2, {}],
         "triton": [2, {}],
         "autotuner": [1, {"config": 1}],
     }
-    assert json.loads(done.stdout) == {n: ["begin", g, "end"] for n, g in given.items()}
+    expected = {n: ["begin", g, "end"] for n, g in given.items()}
+    expected["choices"] = ["compiled", "compiled", *expected["choices"]]  # before it has it
+    assert json.loads(done.stdout) == expected
