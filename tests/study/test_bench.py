@@ -139,6 +139,20 @@ class TestExtraRounds:
         assert len(comparison.rounds) == 3
         assert comparison.standing("c").failure is None
 
+    def test_an_interrupt_leaves_the_first_ones_standing(self, spec, observer):
+        def lasts_s(number):
+            if number == 5:
+                raise KeyboardInterrupt
+            return 10.0
+
+        clock = FakeClock()
+        pool = DifferingPool(0.03, clock=clock, lasts_s=lasts_s)
+        asked = {"pool": pool, "observer": observer, "extra_rounds": 3, "clock": clock}
+        comparison = compare_now(spec().setting, pool.contenders, **asked)
+        assert len(comparison.rounds) == 4
+        assert comparison.standing("c").rounds == 4
+        assert observer.notices[-1] == "interrupted: the rounds before stand as they are"
+
 
 class DifferingPool(FakePool):
     """Every process makes the candidate faster or slower by the same amount, in turn."""

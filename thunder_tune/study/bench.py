@@ -46,7 +46,8 @@ def compare_now(
         observer: Told of each round.
         rounds: Fresh processes, at least 3 for a claim.
         extra_rounds: So many more at most, once, where a candidate measured faster and that is
-            not sure yet; as many as the time left allows at the pace of the first ones.
+            not sure yet; as many as the time left allows at the pace of the first ones. An
+            interrupt during these ends them, and what was measured before stands.
         blocks: Blocks of each contender in a round.
         calls: Timed calls in a block.
         timeout_s: Seconds for all rounds, or None for the setting's limits; each batch of rounds
@@ -82,7 +83,10 @@ def compare_now(
     if extra_rounds and rounds >= MIN_ROUNDS and is_open(found):
         if more := series.affordable((clock() - started) / rounds, extra_rounds):
             observer.on_notice(f"not sure yet: {more} more rounds")
-            series.run(more, extra=True)
+            try:
+                series.run(more, extra=True)
+            except KeyboardInterrupt:
+                observer.on_notice("interrupted: the rounds before stand as they are")
             found = standings(series.contenders, series.done)
     return found
 
