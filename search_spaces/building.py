@@ -10,6 +10,7 @@ import yaml
 from thunder_tune.errors import InputError
 from thunder_tune.measure.policies import policy as policy_named
 from thunder_tune.search_spaces import (
+    boundaries,
     cuda_graphs,
     placement,
     precision,
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Family] = {
     "whole-program": whole_program.whole_program,
     "executor": placement.executors,
     "fuser": placement.fusers,
+    "boundary": boundaries.boundaries,
     "precision": precision.precision,
     "rewrite": rewriting.rewrites,
     "cuda-graphs": cuda_graphs.cuda_graphs,

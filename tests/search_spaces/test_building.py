@@ -56,6 +56,22 @@ def test_excluded_choices_carry_reasons(found):
     assert [e.reason for e in graphs.excluded] == ["needs a CUDA device"]
 
 
+def test_every_seam_may_be_cut_that_a_fuser_could_bridge(found):
+    offered = [d for d in space(found, preset="full").dimensions if d.family == "boundary"]
+    *seams, limit = offered
+    assert {d.name for d in seams} == {f"boundary:{c.id}" for c in found.program.seam_classes}
+    assert {d.choices for d in seams} == {("merge", "cut")}
+    assert limit.name == "region_limit"
+    assert limit.choices[0] == "none"
+    apart = space(found, preset="full", viable=lambda c, t: "no" if t == "inductor" else "")
+    assert apart.by_name.keys() == space(found, preset="full").by_name.keys()
+    none = space(found, preset="full", viable=lambda c, t: "" if t == "torch" else "no")
+    alone = [d for d in none.dimensions if d.name.startswith("boundary:")]
+    assert {(d.choices, d.excluded[0].reason) for d in alone} == {
+        (("merge",), "no fuser takes both of its sides")
+    }
+
+
 def test_policy_decides_about_precision(found):
     def choices(policy):
         dimensions = space(found, policy=policy).dimensions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +59,68 @@ def test_a_view_joins_what_follows_else_what_precedes():
     assert regions("avb", a="inductor", b="torch") == [("inductor", (0, 1))]
     assert regions("avb", a="torch", b="torch") == []
     assert regions("v") == []
+
+
+def seam(line, before, after):
+    sides = (f"{before}-class", f"{after}-class")
+    return next(c.id for c in line.seam_classes if c.summary == " | ".join(sides))
+
+
+ALL_FUSED = {f"{p}{k}-class": "inductor" for p in ("executor:", "fuser:") for k in "abgv"}
+
+
+def test_a_seam_that_is_cut_ends_a_region_wherever_its_classes_meet():
+    line = program("agbvagb")
+    assert [(c.count, c.summary) for c in line.seam_classes] == [
+        (2, "a-class | g-class"),
+        (2, "g-class | b-class"),
+        (1, "b-class | a-class"),
+    ]
+    cut = {**ALL_FUSED, "boundary:" + seam(line, "a", "g"): "cut"}
+    assert [r.ops for r in resolve(line, cut).regions] == [(0,), (1, 2, 3, 4), (5, 6)]
+    before_a_view = {**ALL_FUSED, "boundary:" + seam(line, "b", "a"): "cut"}
+    assert [r.ops for r in resolve(line, before_a_view).regions] == [(0, 1, 2), (3, 4, 5, 6)]
+
+
+def test_a_seam_between_different_fusers_has_no_choice():
+    line = program("agb")
+    named = {**ALL_FUSED, "fuser:g-class": "nvfuser"}
+    cut = {f"boundary:{c.id}": "cut" for c in line.seam_classes}
+    assert resolve(line, {**named, **cut}).key == resolve(line, named).key
+    assert resolve(line, {**ALL_FUSED, **cut}).key != resolve(line, ALL_FUSED).key
+
+
+def test_seams_do_not_reach_over_graphs():
+    line = program("ab")
+    apart = replace(line, cells=(line.cells[0], replace(line.cells[1], graph=1)))
+    assert len(line.seams) == 1
+    assert apart.seams == ()
+
+
+def test_a_full_region_ends_at_the_next_seam():
+    line = program("agvbag")
+    limited = {**ALL_FUSED, "region_limit": "2"}
+    assert [r.ops for r in resolve(line, limited).regions] == [(0, 1), (2, 3), (4, 5)]
+    assert resolve(line, {**ALL_FUSED, "region_limit": "6"}).key == resolve(line, ALL_FUSED).key
+
+
+@given(st.text("avgb", max_size=12), st.data())
+def test_cuts_only_divide_regions(kinds, data):
+    line = program(kinds)
+    named = {
+        d: data.draw(st.sampled_from(["inductor", "nvfuser", "torch"])) for d in sorted(ALL_FUSED)
+    }
+    cuts = {
+        f"boundary:{c.id}": data.draw(st.sampled_from(["merge", "cut"])) for c in line.seam_classes
+    }
+    whole, divided = resolve(line, named), resolve(line, {**named, **cuts})
+    assert divided.targets == whole.targets
+    assert [op for r in divided.regions for op in r.ops] == [
+        op for r in whole.regions for op in r.ops
+    ]
+    positions = {s.position for s in line.seams if cuts["boundary:" + s.class_id] == "cut"}
+    begun = {r.ops[0] for r in divided.regions} - {r.ops[0] for r in whole.regions}
+    assert begun == positions & {op for r in whole.regions for op in r.ops[1:]}
 
 
 def test_a_view_has_no_choice():

@@ -13,6 +13,7 @@ from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.documents import disturbances, failure_text
 from thunder_tune.values.job import Description
 from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.space import BOUNDARY
 from thunder_tune.values.study import Winner
 from thunder_tune.values.trial import Failure
 
@@ -100,7 +101,9 @@ def program(description: Description) -> Table:
         f"{found.front_end} in {description.capture_s:.1f} s, hash {found.hash[:12]}"
     )
     made = table(title, "class", "kind", "count", "ops", "shapes", right=("count",))
-    for c in (*found.classes, *found.site_classes):
+    is_cuttable = any(d.name.startswith(BOUNDARY) for d in description.space.dimensions)
+    seams = found.seam_classes if is_cuttable else ()
+    for c in (*found.classes, *found.site_classes, *seams):
         made.add_row(c.id, c.kind, str(c.count), " ".join(short_ops(c.ops)), c.summary)
     return made
 

@@ -10,12 +10,14 @@ from thunder_tune.values.fusers import FUSERS
 from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import TunedPlan
 from thunder_tune.values.space import (
+    BOUNDARY,
     CUDA_GRAPHS,
     EXECUTOR,
     FLOAT32_MATMUL,
     FUSER,
     NO_REWRITE,
     PRECISION,
+    REGION_LIMIT,
     REWRITE,
 )
 
@@ -51,14 +53,14 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
         tuned_by_loose.setdefault(loose_id, []).append(class_id)
     assignment = {
         name: plan.assignment[name]
-        for name in (CUDA_GRAPHS, FLOAT32_MATMUL)
+        for name in (CUDA_GRAPHS, FLOAT32_MATMUL, REGION_LIMIT)
         if name in plan.assignment
     }
     asked = dict(assignment)
     rank: dict[str, int] = {}
     ops_exact = ops_carried = 0
     missing: dict[str, str] = {}
-    for cell_class in (*program.classes, *program.site_classes):
+    for cell_class in (*program.classes, *program.site_classes, *program.seam_classes):
         is_site = cell_class in program.site_classes
         count = 0 if is_site else cell_class.count * len(cell_class.ops)
         siblings = tuned_by_loose.get(cell_class.loose_id, [])
@@ -72,12 +74,12 @@ def match(plan: TunedPlan, program: Program, device: str) -> Match:
             ops_carried += count
         else:
             continue
-        for prefix in (EXECUTOR, FUSER, PRECISION, REWRITE):
+        for prefix in (EXECUTOR, FUSER, PRECISION, REWRITE, BOUNDARY):
             choice = plan.assignment.get(prefix + source)
             if choice is None:
                 continue
             asked[prefix + cell_class.id] = choice
-            is_place = prefix != PRECISION and choice != NO_REWRITE
+            is_place = prefix not in (PRECISION, BOUNDARY) and choice != NO_REWRITE
             reason = _unavailable(choice, device) if is_place else ""
             if reason:
                 missing[choice] = reason

@@ -10,14 +10,18 @@ from thunder_tune.values.codec import digest, to_data
 from thunder_tune.values.fusers import FUSERS, without_idle_options
 from thunder_tune.values.program import Cell, Program
 from thunder_tune.values.space import (
+    BOUNDARY,
     COMPOSED,
     CUDA_GRAPHS,
+    CUT,
     EXECUTOR,
     FLOAT32_MATMUL,
     FUSER,
+    NO_LIMIT,
     NO_REWRITE,
     PRECISION,
     PROGRAM,
+    REGION_LIMIT,
     REWRITE,
     Assignment,
 )
@@ -25,7 +29,7 @@ from thunder_tune.values.space import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Cells merged into one fusion: consecutive ops of one graph with the same fuser."""
+    """Cells merged into one fusion: consecutive ops of one graph, no seam between them cut."""
 
     fuser: str
     graph: int
@@ -90,11 +94,6 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     rewritings = _rewritings(program, assignment)
     targets = without_idle_options(program, _targets(program, assignment, rewritings))
     rewritten = {op for site in rewritings for op in site.ops}
-    regions = tuple(
-        Region(fuser=target, graph=graph, ops=tuple(op.index for op in run))
-        for (graph, target), run in groupby(program.ops, lambda op: (op.graph, targets[op.index]))
-        if target in FUSERS
-    )
     precision = [""] * len(program.ops)
     for cell in program.cells:
         compute = assignment.get(PRECISION + cell.class_id, "")
@@ -106,7 +105,7 @@ def resolve(program: Program, assignment: Assignment) -> Plan:
     return Plan(
         program=COMPOSED,
         targets=targets,
-        regions=regions,
+        regions=_regions(program, targets, assignment),
         rewritings=rewritings,
         precision=tuple(precision),
         cuda_graphs=assignment.get(CUDA_GRAPHS, "none"),
@@ -129,6 +128,27 @@ def _rewritings(program: Program, assignment: Assignment) -> tuple[Rewriting, ..
             taken.update(site.ops)
             found.append(Rewriting(rewrite=site.rewrite, executor=executor, ops=site.ops))
     return tuple(found)
+
+
+def _regions(
+    program: Program, targets: tuple[str, ...], assignment: Assignment
+) -> tuple[Region, ...]:
+    """Merge neighbours with one fuser, but at seams that are cut or where a region is full."""
+    named = assignment.get(REGION_LIMIT, NO_LIMIT)
+    limit = len(program.ops) if named == NO_LIMIT else int(named)
+    is_cut = {s.position: assignment.get(BOUNDARY + s.class_id) == CUT for s in program.seams}
+    regions = []
+    for (graph, target), run in groupby(program.ops, lambda op: (op.graph, targets[op.index])):
+        if target not in FUSERS:
+            continue
+        ops: list[int] = []
+        for op in run:
+            if ops and op.index in is_cut and (is_cut[op.index] or len(ops) >= limit):
+                regions.append(Region(fuser=target, graph=graph, ops=tuple(ops)))
+                ops = []
+            ops.append(op.index)
+        regions.append(Region(fuser=target, graph=graph, ops=tuple(ops)))
+    return tuple(regions)
 
 
 def _targets(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
+from thunder_tune.values.codec import digest
+
+SEAM = "seam"
+"""Kind of the classes of seams."""
 MATMUL_KINDS = frozenset({"linear", "matmul", "conv", "sdpa"})
 """Anchor kinds that run on matrix units."""
 
@@ -80,6 +85,22 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seam:
+    """The border between a cell that computes and the next one of its graph that does.
+
+    Attributes:
+        position: Index of the first op beyond it. Cells that only move data lie beyond: they join
+            what follows.
+        sides: Classes of the two cells.
+        class_id: Class of all seams between cells of these classes.
+    """
+
+    position: int
+    sides: tuple[str, str]
+    class_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellClass:
     """All cells with the same structure, shapes and dtypes.
 
@@ -141,12 +162,49 @@ class Program:
         """Classes by id."""
         return {c.id: c for c in self.classes}
 
+    @cached_property
+    def seams(self) -> tuple[Seam, ...]:
+        """Where a region may be cut, in order."""
+        computing = [c for c in self.cells if not all(self.ops[i].is_view for i in c.ops)]
+        found = []
+        for before, after in pairwise(computing):
+            if before.graph == after.graph:
+                sides = before.class_id, after.class_id
+                position = before.ops[-1] + 1
+                found.append(Seam(position=position, sides=sides, class_id=_seam_id(sides)))
+        return tuple(found)
+
+    @cached_property
+    def seam_classes(self) -> tuple[CellClass, ...]:
+        """The seams' classes, by first occurrence."""
+        groups: dict[str, list[Seam]] = {}
+        for seam in self.seams:
+            groups.setdefault(seam.class_id, []).append(seam)
+        loose = {c.id: c.loose_id for c in self.classes}
+        return tuple(
+            CellClass(
+                id=class_id,
+                loose_id=_seam_id(tuple(loose[side] for side in group[0].sides)),
+                kind=SEAM,
+                count=len(group),
+                ops=(),
+                examples=tuple(seam.position for seam in group),
+                summary=" | ".join(group[0].sides),
+            )
+            for class_id, group in groups.items()
+        )
+
     @property
     def loose_ids(self) -> dict[str, str]:
-        """Class id -> id without shapes, of cells and sites."""
-        return {c.id: c.loose_id for c in (*self.classes, *self.site_classes)}
+        """Class id -> id without shapes, of cells, sites and seams."""
+        all_classes = (*self.classes, *self.site_classes, *self.seam_classes)
+        return {c.id: c.loose_id for c in all_classes}
 
     @property
     def is_captured(self) -> bool:
         """Whether the program has ops that can be assigned."""
         return bool(self.ops)
+
+
+def _seam_id(sides: tuple[str, ...]) -> str:
+    return f"{SEAM}-{digest(list(sides))[:8]}"

@@ -24,6 +24,12 @@ PRECISION = "precision:"
 REWRITE = "rewrite:"
 """Prefix of a dimension of family 12: kernel of a class of rewrite sites; the class id follows."""
 NO_REWRITE = "none"
+BOUNDARY = "boundary:"
+"""Prefix of a dimension of family 4: what becomes of a class of seams; the class id follows."""
+MERGE, CUT = "merge", "cut"
+REGION_LIMIT = "region_limit"
+"""Dimension of family 4: from how many ops on a region ends at the next seam."""
+NO_LIMIT = "none"
 
 Assignment = Mapping[str, str]
 """A choice for every dimension, by dimension name."""
