@@ -28,6 +28,7 @@ from thunder_tune.executors.packed_linear import packed_linear_executor
 from thunder_tune.executors.short_attention import short_attention_executor
 from thunder_tune.executors.split_attention import split_attention_executor
 from thunder_tune.executors.stem_conv import folded_stem_executor, space_to_depth_executor
+from thunder_tune.executors.weight_only import BY_FORMAT, FEW_ROWS
 from thunder_tune.executors.written_back import in_place_executor
 
 
@@ -144,6 +145,23 @@ OPERATOR_EXECUTORS = (
         kinds=("mlp_add", "mlp"),
         trains=False,
         computes="float8_e4m3fn",
+    ),
+    OperatorExecutorInfo(
+        name="few_rows",
+        thunder_name=FEW_ROWS.executor.name,
+        kinds=FEW_ROWS.kinds,
+        needs_cuda=True,
+        trains=False,
+    ),
+    *(
+        OperatorExecutorInfo(
+            name=f"{name}_weights",
+            thunder_name=packing.executor.name,
+            kinds=packing.kinds,
+            trains=False,
+            computes=name,
+        )
+        for name, packing in BY_FORMAT.items()
     ),
     OperatorExecutorInfo(
         name="folded_conv",
