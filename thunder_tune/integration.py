@@ -38,7 +38,11 @@ __all__ = [
 
 
 def load_recipe(
-    path: str | Path, *, strict: bool = False, transforms: Sequence[Transform] = ()
+    path: str | Path,
+    *,
+    strict: bool = False,
+    transforms: Sequence[Transform] = (),
+    release_weights: bool = False,
 ) -> TunedRecipe:
     """Load a recipe file for `thunder.compile(model, recipe=...)`.
 
@@ -48,11 +52,18 @@ def load_recipe(
             applying what matches with one warning.
         transforms: Thunder's, for the executable traces: `[NvtxProfileTransform()]` of
             `thunder.dev_utils` makes every region and op an NVTX range.
+        release_weights: Give up the device memory of weights that are read in packed form only;
+            see `TunedRecipe`.
 
     Raises:
         RecipeError: The file is missing, damaged or of an unknown version.
     """
-    return TunedRecipe(read_recipe(Path(path)), strict=strict, transforms=transforms)
+    return TunedRecipe(
+        read_recipe(Path(path)),
+        strict=strict,
+        transforms=transforms,
+        release_weights=release_weights,
+    )
 
 
 def best_recipe(
@@ -62,6 +73,7 @@ def best_recipe(
     study: str | None = None,
     storage: str | None = None,
     strict: bool = False,
+    release_weights: bool = False,
 ) -> TunedRecipe:
     """Find the newest recipe of a model in the database.
 
@@ -72,12 +84,14 @@ def best_recipe(
         study: Look in this study alone, or in this run over several shapes.
         storage: Database; default `THUNDER_TUNE_STORAGE`, else the user's data folder.
         strict: As in `load_recipe`.
+        release_weights: As in `load_recipe`.
 
     Raises:
         NotFoundError: No recipe fits; the message says what was looked for.
     """
     args, kwargs = _arguments(inputs)
-    return TunedRecipe(_look_up(model, args, kwargs, study=study, storage=storage), strict=strict)
+    found = _look_up(model, args, kwargs, study=study, storage=storage)
+    return TunedRecipe(found, strict=strict, release_weights=release_weights)
 
 
 def _arguments(

@@ -36,7 +36,8 @@ class Attempt:
         first_call_s: Seconds from the start of building to the first result.
         applied: Share of ops that run where the plan says.
         accuracy: As judged, also where it was judged wrong.
-        peak_memory_bytes: Device memory that model, inputs and candidate need during a call.
+        peak_memory_bytes: Device memory that model, inputs and candidate need during a call,
+            without weights that are read in packed form only and so need not be there.
     """
 
     def __init__(
@@ -118,7 +119,8 @@ class Attempt:
         bench.synchronize()
         if bench.is_cuda:
             extra = max(0, torch.cuda.max_memory_allocated() - before)
-            self.peak_memory_bytes = bench.resident_bytes + extra
+            spared = self._built.releasable_bytes if self._built is not None else 0
+            self.peak_memory_bytes = bench.resident_bytes + extra - spared
 
 
 def _finite(accuracy: Accuracy | None) -> Accuracy | None:

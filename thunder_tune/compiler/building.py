@@ -10,6 +10,7 @@ import torch
 from thunder_tune.compiler.backends import whole_program
 from thunder_tune.compiler.cudagraphs import CudaGraphed
 from thunder_tune.compiler.dispatch import CompiledGraph, applied_share, compile_graph
+from thunder_tune.compiler.releasing import releasable_bytes
 from thunder_tune.executors import PackStore
 from thunder_tune.program.frontend import Capture, Graph
 from thunder_tune.values.plan import Plan
@@ -62,6 +63,13 @@ class Built:
             return 0.0  # not called yet, or Dynamo did not lead the call to our graphs
         places = {i: where for g in self.graphs for i, where in g.places.items()}
         return applied_share(self._capture.program, self._plan, places)
+
+    @property
+    def releasable_bytes(self) -> int:
+        """Bytes of parameters that are read in packed form only, where there is one graph."""
+        if self._capture is None or len(self.graphs) != 1:
+            return 0
+        return releasable_bytes(self.graphs[0], self._capture.graphs[0].static_inputs)
 
     def close(self) -> None:
         """Drop the compiled graphs so that their memory can be freed."""

@@ -16,6 +16,7 @@ from thunder_tune.compiler.building import runnable
 from thunder_tune.compiler.dispatch import applied_share, compile_graph
 from thunder_tune.compiler.instrumenting import transformed
 from thunder_tune.compiler.matching import Match, match
+from thunder_tune.compiler.releasing import WeightRelease
 from thunder_tune.compiler.shapes import ByShape, nearest_first
 from thunder_tune.errors import RecipeError
 from thunder_tune.machine import current_fingerprint
@@ -46,6 +47,7 @@ class TunedModel(torch.nn.Module):
         model: Any,  # noqa: ANN401 - a module or a function
         run: Callable[..., Any],
         application: Application,
+        release: WeightRelease | None = None,
     ) -> None:
         super().__init__()
         if isinstance(model, torch.nn.Module):
@@ -55,6 +57,9 @@ class TunedModel(torch.nn.Module):
         self.__dict__["_original"] = model
         self.__dict__["_run"] = run
         self.__dict__["tuning"] = application
+        self.__dict__["_release"] = release
+        if release is not None:
+            release.watch(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
         """Run the model as the recipe says."""
@@ -76,6 +81,12 @@ class TunedModel(torch.nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_original"], name)
 
+    def restore_weights(self) -> None:
+        """Bring weights back whose memory was given up, to move, convert or train the model."""
+        release = self.__dict__["_release"]
+        if release is not None:
+            release.restore()
+
     def train(self, mode: bool = True) -> TunedModel:
         """Switch the model to training or evaluation."""
         original = self.__dict__["_original"]
@@ -95,8 +106,10 @@ class _GraphTuner:
         strict: bool,
         application: Application,
         transforms: Sequence[Transform] = (),
+        release: WeightRelease | None = None,
     ) -> None:
         self._recipe = recipe
+        self._release = release
         self._strict = strict
         self._application = application
         self._transforms = transforms
@@ -126,6 +139,9 @@ class _GraphTuner:
             self.differs(f"{share:.0%} of a graph's ops run where the recipe says")
         compiled = transformed(compiled, self._transforms, training=training)
         captured.bound = runnable(compiled, plan, captured.static_inputs)
+        if self._release is not None and not training:
+            static = captured.static_inputs
+            captured.bound = self._release.around(captured.bound, compiled, static)
         captured.calls = 0
         self._application.add(
             AppliedGraph(
@@ -172,6 +188,7 @@ class TunedBackend:
         strict: Raise `RecipeError` where the recipe does not fit exactly.
         application: Where to report what was applied.
         transforms: As in `TunedRecipe`.
+        release: Gives up the memory of weights that are read in packed form only; or None.
     """
 
     def __init__(
@@ -181,9 +198,14 @@ class TunedBackend:
         strict: bool,
         application: Application,
         transforms: Sequence[Transform] = (),
+        release: WeightRelease | None = None,
     ) -> None:
         self._tuner = _GraphTuner(
-            recipe, strict=strict, application=application, transforms=transforms
+            recipe,
+            strict=strict,
+            application=application,
+            transforms=transforms,
+            release=release,
         )
         self._application = application
 
@@ -237,18 +259,20 @@ class _ComposedRun:
         strict: bool,
         application: Application,
         transforms: Sequence[Transform],
+        release: WeightRelease | None,
     ) -> None:
         self._application = application
         self._run: Callable[..., Any]
+        how: Any = {
+            "strict": strict,
+            "application": application,
+            "transforms": transforms,
+            "release": release,
+        }
         if recipe.front_end == "thunder.jit":
-            tuner = _GraphTuner(
-                recipe, strict=strict, application=application, transforms=transforms
-            )
-            self._run = _JitRun(model, tuner)
+            self._run = _JitRun(model, _GraphTuner(recipe, **how))
         else:
-            backend = TunedBackend(
-                recipe, strict=strict, application=application, transforms=transforms
-            )
+            backend = TunedBackend(recipe, **how)
             self._run = torch.compile(model, backend=backend, dynamic=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
@@ -285,6 +309,7 @@ def apply_recipe(
     *,
     strict: bool = False,
     transforms: Sequence[Transform] = (),
+    release_weights: bool = False,
 ) -> TunedModel:
     """Return the model as a recipe runs it; compiling happens at the first call.
 
@@ -293,6 +318,7 @@ def apply_recipe(
         model: Module or function.
         strict: Raise `RecipeError` where machine, program or executors differ.
         transforms: As in `TunedRecipe`.
+        release_weights: As in `TunedRecipe`.
 
     Raises:
         RecipeError: Strict, and this machine is of another kind than the recipe's.
@@ -311,18 +337,27 @@ def apply_recipe(
     # One shape's whole-program back end may meet others: torch.compile then makes them dynamic.
     dynamic = None if len(parts) == 1 else False
 
+    release = None
+    if release_weights and isinstance(model, torch.nn.Module):
+        release = WeightRelease(model)
+
     def make_run(part: Recipe) -> Callable[..., Any]:
         if part.kind == "whole-program":
             return whole_program(model, part.plans[0].assignment[PROGRAM], dynamic=dynamic)
         return _ComposedRun(
-            model, part, strict=strict, application=application, transforms=transforms
+            model,
+            part,
+            strict=strict,
+            application=application,
+            transforms=transforms,
+            release=release,
         )
 
     if len(parts) == 1 and recipe.kind == "composed":
         run = make_run(recipe)
     else:
         run = ByShape(recipe, make_run, application, strict=strict)
-    return TunedModel(model, run, application)
+    return TunedModel(model, run, application, release)
 
 
 class TunedRecipe:
@@ -334,18 +369,34 @@ class TunedRecipe:
         transforms: Applied to the executable traces: Thunder's `NvtxProfileTransform`,
             `DebugTransform`, or others with a `transform_trace_post_optimization`. Of no effect on
             whole-program back ends and where a CUDA graph is replayed.
+        release_weights: Whether weights that are read in packed form only give up their memory on
+            the device after the first call: they are kept on the host. `state_dict` and
+            `load_state_dict` go on as before; called in another way than by the recipe, the model
+            gives NaN until `restore_weights`.
     """
 
     def __init__(
-        self, recipe: Recipe, *, strict: bool = False, transforms: Sequence[Transform] = ()
+        self,
+        recipe: Recipe,
+        *,
+        strict: bool = False,
+        transforms: Sequence[Transform] = (),
+        release_weights: bool = False,
     ) -> None:
         self.recipe = recipe
         self.strict = strict
         self.transforms = transforms
+        self.release_weights = release_weights
 
     def apply(self, model: Callable[..., Any]) -> TunedModel:
         """Return the model as the recipe runs it."""
-        return apply_recipe(self.recipe, model, strict=self.strict, transforms=self.transforms)
+        return apply_recipe(
+            self.recipe,
+            model,
+            strict=self.strict,
+            transforms=self.transforms,
+            release_weights=self.release_weights,
+        )
 
     def add_plugins(self, plugins: Sequence[Any]) -> None:
         """Refuse plugins: a recipe is a whole program, decided.

@@ -9,9 +9,11 @@ from thunder_tune.executors.catalogue import (
     unavailable_reason,
 )
 from thunder_tune.executors.packing import PackStore
+from thunder_tune.executors.weight_only import READS_PACKED
 
 __all__ = [
     "OPERATOR_EXECUTORS",
+    "READS_PACKED",
     "PackStore",
     "accepts",
     "computes_in",

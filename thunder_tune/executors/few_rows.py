@@ -24,7 +24,6 @@ MOST_ROWS = 256
 ON_CUDA = (torch.bfloat16, torch.float16)
 
 
-
 def product(
     x: torch.Tensor,
     weight: PackedWeight | torch.Tensor,
@@ -87,7 +86,8 @@ def multiply(
         counters = counters_for(weight)
     most = _parts(out)
     partial = x.new_empty(most * rows * out if most > 1 else 1, dtype=torch.float32)
-    tensors, form = _stored(weight)
+    # A gather of 16 bits stays out of the tiles on their way, which are copied by 32 at least.
+    tensors, form = _stored(weight, x.dtype)
     _product_kernel()(
         lambda tile: (triton.cdiv(out, tile["COLUMNS"]), tile["PARTS"]),
         x,
@@ -142,7 +142,7 @@ def unpack(weight: PackedWeight, indices: torch.Tensor | None, dtype: torch.dtyp
     )
     if not result.numel():
         return result
-    tensors, form = _stored(weight)
+    tensors, form = _stored(weight, torch.float32)
     words = weight.values.shape[1]
     kernels.unpack_rows[(len(result), triton.cdiv(words, kernels.SIDE))](
         weight.values if indices is None else indices.contiguous(),
@@ -175,7 +175,7 @@ def _by_torch(
 
 
 def _stored(
-    weight: PackedWeight | torch.Tensor,
+    weight: PackedWeight | torch.Tensor, table_dtype: torch.dtype
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
     """Return values, pairs, scales and table as kernels take them, and what they are."""
     if isinstance(weight, torch.Tensor):
@@ -190,7 +190,7 @@ def _stored(
         "HAS_PAIRS": weight.pairs is not None,
     }
     values, pairs, scales = weight.values, weight.pairs, weight.scales
-    table = table_of(weight.format, values.device) if weight.format.codes else scales
+    table = table_of(weight.format, values.device, table_dtype) if weight.format.codes else scales
     return (values, values if pairs is None else pairs, scales, table), form
 
 

@@ -40,6 +40,10 @@ class PackStore:
         self._expected: dict[tuple[int, Any], torch.Tensor | None] = {}
         _stores[self.id] = self
 
+    def __len__(self) -> int:
+        """Return how many packed forms it holds."""
+        return len(self._packed)
+
     def get(self, kernel: str, weights: Weights, make: Callable[[], T]) -> T:
         """Return what `make` returns, made again where a weight has changed.
 
@@ -55,13 +59,33 @@ class PackStore:
             with torch.no_grad():
                 # The weights are kept too: an id is theirs only as long as they live.
                 found = self._packed[key] = (tuple(weights), state, make())
-            self._expected = {
-                (id(w), s): w
-                for weights, state, _ in self._packed.values()
-                for w, s in zip(weights, state, strict=True)
-            }
+            self._expect()
         packed: T = found[2]
         return packed
+
+    def accept(self, moved: Sequence[torch.Tensor]) -> None:
+        """Take weights that lie elsewhere now, and were not written to, for unchanged.
+
+        Args:
+            moved: The weights; whoever moved them vouches for their values.
+        """
+        vouched = set(map(id, moved))
+
+        def is_same(weight: torch.Tensor | None, before: Any) -> bool:  # noqa: ANN401 - a state
+            now = _state_of(weight)
+            return now == before or bool(id(weight) in vouched and now and now[1] == before[1])
+
+        for key, (weights, before, packed) in self._packed.items():
+            if all(map(is_same, weights, before)):
+                self._packed[key] = weights, _state(weights), packed
+        self._expect()
+
+    def _expect(self) -> None:
+        self._expected = {
+            (id(w), s): w
+            for weights, state, _ in self._packed.values()
+            for w, s in zip(weights, state, strict=True)
+        }
 
     @contextmanager
     def active(self) -> Iterator[None]:

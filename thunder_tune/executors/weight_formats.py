@@ -256,6 +256,8 @@ def _candidates(groups: torch.Tensor, form: Format) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def table_of(form: Format, device: torch.device) -> torch.Tensor:
-    """Return the value of each code, float32, on a device."""
-    return torch.tensor(form.codes, dtype=torch.float32, device=device)
+def table_of(
+    form: Format, device: torch.device, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return the value of each code, on a device."""
+    return torch.tensor(form.codes, dtype=dtype, device=device)

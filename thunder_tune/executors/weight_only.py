@@ -7,12 +7,14 @@ embedding and a head that share theirs. `few_rows` is the same kernel for a weig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.extend import OperatorExecutor, register_executor
 
 from thunder_tune.executors.few_rows import MOST_ROWS, counters_for, product, rows_of
@@ -43,6 +45,7 @@ class WeightOnly:
     Attributes:
         executor: Registered with Thunder.
         kinds: Anchor kinds and rewrites that it implements.
+        symbols: What it runs; their second argument is the weight, or the weights.
     """
 
     def __init__(self, name: str, form: Format | None) -> None:
@@ -50,6 +53,7 @@ class WeightOnly:
         self.executor = OperatorExecutor(f"thunder_tune_{name}", version="1")
         register_executor(self.executor)
         self.kinds = KINDS if form is None else (*KINDS, "embedding")
+        self.symbols: list[Symbol] = []
         self._register()
 
     def linear(
@@ -135,11 +139,9 @@ class WeightOnly:
         )
 
     def _register(self) -> None:
-        register: Any = self.executor.register_operator
-        name = self.executor.name.removeprefix("thunder_tune_")
-        one: Any = register(f"{name}_linear", meta=_linear_meta, fn=self.linear)
-        add: Any = register(f"{name}_linear_add", meta=_linear_add_meta, fn=self.linear_add)
-        many: Any = register(f"{name}_linears", meta=_linears_meta, fn=self.linears)
+        one = self._symbol("linear", _linear_meta, self.linear)
+        add = self._symbol("linear_add", _linear_add_meta, self.linear_add)
+        many = self._symbol("linears", _linears_meta, self.linears)
         implement = self.executor.register_implementation
 
         def linear(x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = None) -> Any:  # noqa: ANN401
@@ -190,11 +192,17 @@ class WeightOnly:
         implement(linear_add, checker=with_residual_fits, execution_transform=with_residual)
         implement(packed_linear, checker=packed_fits, execution_transform=packed)
         if self._form is not None:
-            self._register_embedding(name, self._form.span)
+            self._register_embedding(self._form.span)
 
-    def _register_embedding(self, name: str, span: int) -> None:
-        register: Any = self.executor.register_operator
-        rows: Any = register(f"{name}_embedding", meta=_embedding_meta, fn=self.embedding)
+    def _symbol(self, name: str, meta: Callable[..., Any], fn: Callable[..., Any]) -> Symbol:
+        full = f"{self.executor.name.removeprefix('thunder_tune_')}_{name}"
+        made: Any = self.executor.register_operator(full, meta=meta, fn=fn)
+        self.symbols.append(made)
+        found: Symbol = made
+        return found
+
+    def _register_embedding(self, span: int) -> None:
+        rows = self._symbol("embedding", _embedding_meta, self.embedding)
 
         def embedding(
             indices: TensorProxy,
@@ -263,3 +271,6 @@ def _embedding_meta(indices: TensorProxy, weight: TensorProxy, store: int) -> Te
 FEW_ROWS = WeightOnly("few_rows", None)
 BY_FORMAT = {name: WeightOnly(f"{name}_weights", form) for name, form in FORMATS.items()}
 """Executors by the format that they pack weights in."""
+
+READS_PACKED = frozenset(s.id for packing in BY_FORMAT.values() for s in packing.symbols)
+"""Symbols that read nothing of their weights, which are the second argument, but packed copies."""
