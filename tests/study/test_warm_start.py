@@ -96,6 +96,26 @@ class TestWarmStarts:
             ("float8", "cublaslt", "none", "grouped_sdpa"),
         ]
 
+    def test_put_few_bytes_of_weights_first_where_they_are_waited_for(self, program):
+        tokens, gelu = f"{EXECUTOR}embedding-0", f"{REWRITE}linear_gelu-0"
+        small = ("few_rows", "int4_weights", "float8_weights")
+        space = (
+            *program(),
+            fuser(GLUE, *FUSERS),
+            executor(LINEAR, "inductor", "torch", "float8", *small),
+            executor(tokens, "inductor", "torch", *small[1:]),
+            rewrite(PACKED, "packed_linear", "float8", *small),
+            rewrite(gelu, "addmm_gelu"),
+        )
+        found = [(a[LINEAR], a[tokens], a[PACKED], a[gelu]) for a in composed(space)]
+        assert found[1:5] == [
+            ("int4_weights", "int4_weights", "int4_weights", "none"),
+            ("int4_weights", "int4_weights", "int4_weights", "none"),  # without CUDA graphs
+            ("float8_weights", "float8_weights", "float8_weights", "none"),
+            ("few_rows", "inductor", "few_rows", "none"),
+        ]
+        assert ("float8", "inductor", "float8", "none") in found
+
     def test_try_the_first_bet_with_and_without_graphs(self, program):
         space = (*program(graphs=True), fuser(GLUE, *FUSERS), rewrite(PACKED, "packed_linear"))
         found = [(a[PACKED], a[CUDA_GRAPHS]) for a in composed(space)]

@@ -25,6 +25,8 @@ from thunder_tune.values.space import (
 PRECISIONS = (PRECISION, FLOAT32_MATMUL)
 LOW = (("float8_static", "float8_mlp"), ("float8",))
 """Executors of linears in 8 bits that go together: with static scales, with one for each row."""
+FEW_ROWS = ("int4_weights", "float8_weights", "few_rows")
+"""Executors of products of few rows, which wait for their weights: the fewest bytes first."""
 EPILOGUES = ("linear_gelu", "linear_add")
 """Rewrites that give a linear an epilogue, in 16 bits."""
 ALWAYS = ("matmul", "space_to_depth")
@@ -37,9 +39,10 @@ def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
     """Yield whole-program back ends, then composed programs, best bets first.
 
     A bet puts the first fuser around matrix products that torch's libraries run, with the first
-    kernel of every site that spans ops, with the last one, or with 8 bits. Between them comes the
-    default, which gives the first fuser everything, and which comes first on a CPU: the kernels
-    are made for GPUs. At the end comes every other uniform precision.
+    kernel of every site that spans ops, with the last one, or with 8 bits; where products have few
+    rows, first with weights as small as is allowed. Between them comes the default, which gives
+    the first fuser everything, and which comes first on a CPU: the kernels are made for GPUs. At
+    the end comes every other uniform precision.
     CUDA graphs go with all of them where the space has these, since they seldom lose; the first
     bet is tried without as well. What else there is, `moves` finds from the best of them.
     Some resolve to one plan; who measures them drops the repeats.
@@ -101,11 +104,15 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
         around.update(_uniform(space, (EXECUTOR,), executor))
     sites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
     first, last = ({d.name: d.choices[pick] for d in sites} for pick in (1, -1))
+    for name in FEW_ROWS:
+        streamed = _uniform(space, (EXECUTOR,), name)
+        if streamed:
+            yield {**around, **streamed, **{d.name: _in_form(d, (name,)) for d in sites}}
     for names in LOW:
         low = {k: c for name in names for k, c in _uniform(space, (EXECUTOR,), name).items()}
         if low:
             # An epilogue in 16 bits may cost what 8 bits save; the other way comes as well.
-            yield {**around, **low, **{d.name: _in_8_bits(d, names) for d in sites}}
+            yield {**around, **low, **{d.name: _in_form(d, names) for d in sites}}
             yield {**around, **low, **{d.name: _with_epilogue(d, names) for d in sites}}
     yield {**around, **first}
     yield {**around, **last}
@@ -114,8 +121,8 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
         yield {**around, **first, **_uniform(space, PRECISIONS, compute)}
 
 
-def _in_8_bits(site: Dimension, names: Sequence[str]) -> str:
-    """Return a site's kernel in 8 bits; where it has none, no rewrite of its linears."""
+def _in_form(site: Dimension, names: Sequence[str]) -> str:
+    """Return a site's kernel by some executors; where it has none, no rewrite of its linears."""
     found = next((c for c in site.choices if c in names), None)
     if found is None and _kind(site).startswith(("linear", "mlp")):
         return NO_REWRITE
@@ -126,7 +133,7 @@ def _with_epilogue(site: Dimension, names: Sequence[str]) -> str:
     """Return the same, but the last kernel for a linear's epilogue, and no whole MLP before it."""
     if _kind(site).startswith("mlp"):
         return NO_REWRITE
-    return site.choices[-1] if _kind(site) in EPILOGUES else _in_8_bits(site, names)
+    return site.choices[-1] if _kind(site) in EPILOGUES else _in_form(site, names)
 
 
 def _kind(site: Dimension) -> str:
