@@ -13,7 +13,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from thunder_tune.executors.few_rows import MOST_AT_ONCE, multiply, product, rows_of
+from thunder_tune.executors.few_rows import (
+    FEWEST_COLUMNS,
+    MOST_AT_ONCE,
+    multiply,
+    product,
+    rows_of,
+)
 from thunder_tune.executors.kernels import weight_only as kernels
 from thunder_tune.executors.weight_formats import FORMATS, LANES, pack, unpacked
 
@@ -234,9 +240,10 @@ def test_tiles_and_parts_occupy_the_device():
         for parts in kernels.PARTS
         if kernels.suits(out, 16, (columns, parts), 132)
     }
+    assert min(columns for columns, _ in kernels.TILES) == FEWEST_COLUMNS
     assert all(-(-out // columns) * parts >= 132 for out, columns, parts in asked)
     assert {parts for out, _, parts in asked if out == 128256} == {1}
-    assert {columns for out, columns, _ in asked if out == 1024} == {16, 32, 64}
+    assert {columns for out, columns, _ in asked if out == 1024} == {32, 64}
     assert not kernels.suits(4096, 3, (64, 2), 132)  # parts share the width evenly
 
 

@@ -21,6 +21,8 @@ MOST_AT_ONCE = 64
 """Rows of one tile of the input."""
 MOST_ROWS = 256
 """With more a product is bound by its operations: bfloat16 on an H200 has 206 for each byte."""
+FEWEST_COLUMNS = 32
+"""Of a tile of the result."""
 ON_CUDA = (torch.bfloat16, torch.float16)
 
 
@@ -160,7 +162,7 @@ def unpack(weight: PackedWeight, indices: torch.Tensor | None, dtype: torch.dtyp
 def counters_for(weight: PackedWeight | torch.Tensor) -> torch.Tensor:
     """Return what counts the parts of a product that are done; a kernel leaves it at zero."""
     device = weight.device if isinstance(weight, torch.Tensor) else weight.values.device
-    return torch.zeros(-(-weight.shape[0] // 16), dtype=torch.int32, device=device)
+    return torch.zeros(-(-weight.shape[0] // FEWEST_COLUMNS), dtype=torch.int32, device=device)
 
 
 def _by_torch(
@@ -209,7 +211,7 @@ def _product_kernel() -> Callable[..., object]:
 
         def interpreted(grid: Any, *args: Any, **settings: Any) -> object:  # noqa: ANN401
             blocks = settings["WIDTH"] // (settings["EACH"] * settings["LANES"])
-            tile = {"COLUMNS": 32, "PARTS": 1 if blocks % 2 else 2}
+            tile = {"COLUMNS": FEWEST_COLUMNS, "PARTS": 1 if blocks % 2 else 2}
             return kernels.product[grid(tile)](*args, **settings, **tile)
 
         return interpreted

@@ -18,10 +18,10 @@ PARTS = (1, 2, 4, 8, 16)
 """Of the width, side by side."""
 SPLIT_BELOW = 65536
 """Products of so many columns have tiles enough as they are."""
-TILES = ((16, 1), (32, 2), (64, 4), (128, 4), (128, 8))
+TILES = ((32, 2), (64, 4), (128, 4), (128, 8))
 """Columns and warps of a tile."""
-STAGES = (4, 7)
-"""Tiles on their way at a time."""
+STAGES = 5
+"""Tiles on their way at a time, and in use."""
 SIDE = 1024
 """Words that a program unpacks."""
 
@@ -258,17 +258,20 @@ def unpack_rows(
 
 
 def tuned_product() -> Any:
-    """Return the kernel that chooses tile and parts, timed at the first call of a shape."""
+    """Return the kernel that chooses tile and parts, timed at the first call of a shape.
+
+    The choice is kept in Triton's cache, so that later processes add the parts up as this one.
+    """
     configs = [
-        triton.Config({"COLUMNS": columns, "PARTS": parts}, num_warps=warps, num_stages=stages)
+        triton.Config({"COLUMNS": columns, "PARTS": parts}, num_warps=warps, num_stages=STAGES)
         for columns, warps in TILES
         for parts in PARTS
-        for stages in STAGES
     ]
     return triton.autotune(
         configs,
         key=["WIDTH", "OUT", "FORM", "ROWS"],
         prune_configs_by={"early_config_prune": _worth_timing},
+        cache_results=True,
     )(product)
 
 
