@@ -17,6 +17,7 @@ from thunder_tune.search_spaces import build_space
 from thunder_tune.values.plan import resolve
 from thunder_tune.values.recipe import Recipe, TunedPlan
 from thunder_tune.values.source import ModelSource
+from thunder_tune.values.space import CUDA_GRAPHS
 
 WIDTH = 256
 NAMES = [f"{name}_weights" for name in FORMATS]
@@ -177,22 +178,30 @@ class TestRelease:
 
     @pytest.fixture
     def tuned(self, model, ids):
+        return self.tuned_by(model, ids, "cpu")
+
+    @staticmethod
+    def tuned_by(model, ids, device, **extra):
         found = capture(model, (ids,), {})
         plan = TunedPlan(
             signature=found.signature,
             program_hash=found.program.hash,
             program_loose_hash=found.program.loose_hash,
-            assignment={"program": "composed", **choices(found.program, "int8_weights")},
+            assignment={
+                "program": "composed",
+                **choices(found.program, "int8_weights"),
+                **extra,
+            },
             classes={
                 c.id: c.loose_id for c in (*found.program.classes, *found.program.site_classes)
             },
         )
         recipe = Recipe(
             model="small",
-            source=ModelSource(name="small"),
+            source=ModelSource(name="small", device=device),
             kind="composed",
             plans=(plan,),
-            fingerprint=current_fingerprint("cpu"),
+            fingerprint=current_fingerprint(device),
             front_end=found.program.front_end,
         )
         return thunder.compile(model, recipe=TunedRecipe(recipe, release_weights=True))
@@ -251,3 +260,23 @@ class TestRelease:
         assert error(found, expected) < 0.05
         assert torch.equal(tuned(ids), first)
         assert torch.equal(tuned(ids.expand(100, 3)), found)
+
+    @pytest.mark.gpu
+    def test_on_the_device_under_a_cuda_graph(self):
+        torch.manual_seed(0)
+        model = Decoder(2048).requires_grad_(False).to("cuda", torch.bfloat16)
+        ids = torch.tensor([[3, 0, 39]], device="cuda")
+        expected = model(ids)
+        tuned = self.tuned_by(model, ids, "cuda", **{CUDA_GRAPHS: "whole"})
+        before = torch.cuda.memory_allocated()
+        first = tuned(ids)
+        assert error(first, expected) < 0.05
+        for _ in range(3):
+            assert torch.equal(tuned(ids), first)
+        matrices = sum(p.numel() * 2 for p in model.parameters() if p.ndim == 2)
+        assert torch.cuda.memory_allocated() < before - 0.4 * matrices
+        state = {k: v * -1.5 for k, v in model.state_dict().items()}
+        tuned.load_state_dict(state)
+        expected = model(ids)
+        assert error(tuned(ids), expected) < 0.05
+        assert model.down.weight.isnan().all()

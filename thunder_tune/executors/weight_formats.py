@@ -24,7 +24,7 @@ LANES = 64
 _CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Shares of a group's largest magnitude that its scale may be made for."""
 _TYPES = {"int8": torch.int8, "float8": torch.float8_e4m3fn}
-_VALUES_AT_ONCE = 1 << 24
+_VALUES_AT_ONCE = 1 << 23
 """Of a matrix that is packed part by part, in float32."""
 
 

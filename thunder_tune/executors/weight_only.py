@@ -135,7 +135,7 @@ class WeightOnly:
             and width % (LANES if self._form is None else self._form.span) == 0
             and 0 < x.numel // width <= MOST_ROWS
             and all(t.dtype == x.dtype and t.device == x.device for t in given)
-            and (x.dtype in _ON_CUDA if on_cuda else dtypes.is_float_dtype(x.dtype))
+            and (_on_cuda(x) if on_cuda else dtypes.is_float_dtype(x.dtype))
         )
 
     def _register(self) -> None:
@@ -236,6 +236,11 @@ class WeightOnly:
         self.executor.register_implementation(
             ltorch.embedding, checker=fits, execution_transform=embedding
         )
+
+
+def _on_cuda(x: TensorProxy) -> bool:
+    """Whether tensor cores multiply an input of this type."""
+    return x.dtype in _ON_CUDA and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def _linear_meta(
