@@ -77,10 +77,13 @@ def names(built):
     return [b.sym.name for b in built.graphs[0].forward.bound_symbols]
 
 
-@pytest.mark.parametrize(("name", "sites"), [("int4_weights", False), *((n, True) for n in NAMES)])
+@pytest.mark.parametrize(
+    ("name", "sites"),
+    [("int4_weights", False), ("int4_weights", True), ("fp6_e2m3_weights", True)],
+)
 def test_a_program_is_as_near_as_its_format(model, ids, name, sites):
     built = built_from(model, ids, name, sites=sites)
-    limit = {"4": 0.3, "6": 0.15, "8": 0.06}[str(FORMATS[name.removesuffix("_weights")].bits)]
+    limit = 0.3 if name.startswith("int4") else 0.15
     for _ in range(2):
         assert 1e-4 < error(built(ids), model(ids)) < limit
     assert built.applied == 1.0
@@ -100,7 +103,7 @@ def test_embedding_and_head_share_one_copy(model, ids):
 
 def test_a_weight_that_changed_is_packed_anew(model, ids):
     built = built_from(model, ids, "int8_weights")
-    built(ids)
+    assert error(built(ids), model(ids)) < 0.05
     for parameter in model.parameters():
         parameter.mul_(-1.5)
     assert error(built(ids), model(ids)) < 0.05
