@@ -101,6 +101,12 @@ def test_embedding_and_head_share_one_copy(model, ids):
     assert built.releasable_bytes == expected
 
 
+def test_plain_weights_behind_one_another_are_read_in_that_form(model, ids):
+    built = built_from(model, ids, "few_rows")
+    assert error(built(ids), model(ids)) < 1e-5
+    assert built.releasable_bytes == 2 * 512 * WIDTH * 4  # gate and up
+
+
 def test_a_weight_that_changed_is_packed_anew(model, ids):
     built = built_from(model, ids, "int8_weights")
     assert error(built(ids), model(ids)) < 0.05

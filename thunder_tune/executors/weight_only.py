@@ -45,7 +45,8 @@ class WeightOnly:
     Attributes:
         executor: Registered with Thunder.
         kinds: Anchor kinds and rewrites that it implements.
-        symbols: What it runs; their second argument is the weight, or the weights.
+        reads_packed: Ids of its symbols that read nothing of their second argument, a weight or
+            several, but what is packed of it.
     """
 
     def __init__(self, name: str, form: Format | None) -> None:
@@ -53,7 +54,7 @@ class WeightOnly:
         self.executor = OperatorExecutor(f"thunder_tune_{name}", version="1")
         register_executor(self.executor)
         self.kinds = KINDS if form is None else (*KINDS, "embedding")
-        self.symbols: list[Symbol] = []
+        self.reads_packed: frozenset[str] = frozenset()
         self._register()
 
     def linear(
@@ -143,6 +144,8 @@ class WeightOnly:
         add = self._symbol("linear_add", _linear_add_meta, self.linear_add)
         many = self._symbol("linears", _linears_meta, self.linears)
         implement = self.executor.register_implementation
+        reading = (many,) if self._form is None else (one, add, many)
+        self.reads_packed |= {str(symbol.id) for symbol in reading}
 
         def linear(x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = None) -> Any:  # noqa: ANN401
             return one(x, weight, bias, active_store())
@@ -197,12 +200,12 @@ class WeightOnly:
     def _symbol(self, name: str, meta: Callable[..., Any], fn: Callable[..., Any]) -> Symbol:
         full = f"{self.executor.name.removeprefix('thunder_tune_')}_{name}"
         made: Any = self.executor.register_operator(full, meta=meta, fn=fn)
-        self.symbols.append(made)
         found: Symbol = made
         return found
 
     def _register_embedding(self, span: int) -> None:
         rows = self._symbol("embedding", _embedding_meta, self.embedding)
+        self.reads_packed |= {str(rows.id)}
 
         def embedding(
             indices: TensorProxy,
@@ -277,5 +280,5 @@ FEW_ROWS = WeightOnly("few_rows", None)
 BY_FORMAT = {name: WeightOnly(f"{name}_weights", form) for name, form in FORMATS.items()}
 """Executors by the format that they pack weights in."""
 
-READS_PACKED = frozenset(s.id for packing in BY_FORMAT.values() for s in packing.symbols)
-"""Symbols that read nothing of their weights, which are the second argument, but packed copies."""
+READS_PACKED = FEW_ROWS.reads_packed.union(*(p.reads_packed for p in BY_FORMAT.values()))
+"""Ids of symbols that read packed copies of their second argument alone, as `WeightOnly` says."""
