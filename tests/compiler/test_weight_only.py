@@ -226,8 +226,10 @@ class TestRelease:
                 assert not parameter.isnan().any(), name
         for _ in range(3):
             assert torch.equal(tuned(ids), first)
+        assert tuned.released_bytes == sum(p.nbytes for p in model.parameters() if p.ndim == 2)
         assert model(ids).isnan().all()  # what reads them by mistake is seen to be wrong
         tuned.restore_weights()
+        assert tuned.released_bytes == 0
         assert torch.equal(model(ids), expected)
         assert torch.equal(tuned(ids), first)
 

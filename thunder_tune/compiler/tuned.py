@@ -81,6 +81,12 @@ class TunedModel(torch.nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_original"], name)
 
+    @property
+    def released_bytes(self) -> int:
+        """Device memory of weights that was given up, in bytes."""
+        release = self.__dict__["_release"]
+        return release.host_bytes if release is not None else 0
+
     def restore_weights(self) -> None:
         """Bring weights back whose memory was given up, to move, convert or train the model."""
         release = self.__dict__["_release"]

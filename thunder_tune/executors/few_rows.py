@@ -23,7 +23,6 @@ MOST_ROWS = 256
 """With more a product is bound by its operations: bfloat16 on an H200 has 206 for each byte."""
 FEWEST_COLUMNS = 32
 """Of a tile of the result."""
-ON_CUDA = (torch.bfloat16, torch.float16)
 
 
 def product(
@@ -37,7 +36,7 @@ def product(
     """Return x @ weight.T + bias + residual, accumulated in float32 and rounded once.
 
     Args:
-        x: (..., in features); on CUDA of a type in `ON_CUDA`.
+        x: (..., in features); on CUDA bfloat16 or float16.
         weight: (out features, in features).
         bias: (out features,) or None.
         residual: (..., out features) or None.
