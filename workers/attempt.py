@@ -36,8 +36,8 @@ class Attempt:
         first_call_s: Seconds from the start of building to the first result.
         applied: Share of ops that run where the plan says.
         accuracy: As judged, also where it was judged wrong.
-        peak_memory_bytes: Device memory that model, inputs and candidate need during a call,
-            without weights that are read in packed form only and so need not be there.
+        peak_memory_bytes: Device memory that model, inputs and candidate need during a call.
+        releasable_bytes: Of it, weights that are read in packed form only.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Attempt:
         self.applied: float | None = None
         self.accuracy: Accuracy | None = None
         self.peak_memory_bytes: int | None = None
+        self.releasable_bytes = 0
 
     def run(self, bench: Workbench) -> Step:
         """Build, call and judge; returns the step, ready to be warmed up."""
@@ -101,6 +102,7 @@ class Attempt:
         bench.synchronize()
         self.first_call_s = self._clock.now() - started
         self.applied = built.applied
+        self.releasable_bytes = built.releasable_bytes
         return step
 
     def _plan(self, bench: Workbench) -> Plan:
@@ -119,8 +121,7 @@ class Attempt:
         bench.synchronize()
         if bench.is_cuda:
             extra = max(0, torch.cuda.max_memory_allocated() - before)
-            spared = self._built.releasable_bytes if self._built is not None else 0
-            self.peak_memory_bytes = bench.resident_bytes + extra - spared
+            self.peak_memory_bytes = bench.resident_bytes + extra
 
 
 def _finite(accuracy: Accuracy | None) -> Accuracy | None:

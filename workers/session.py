@@ -116,6 +116,7 @@ class TrialSession:
             accuracy=attempt.accuracy,
             failure=failure,
             peak_memory_bytes=attempt.peak_memory_bytes,
+            releasable_bytes=attempt.releasable_bytes,
             first_call_s=attempt.first_call_s,
             applied=attempt.applied,
             phase_s=clock.seconds,

@@ -33,6 +33,8 @@ def trial_document(record: TrialRecord) -> Document:
         "ci95_ms": pair(timing.ci95_ms) if timing else None,
         "marks": list(timing.marks) if timing else [],
         "error_ratio": number(accuracy.error_ratio) if accuracy else None,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "releasable_bytes": result.releasable_bytes,
         "first_call_s": number(result.first_call_s),
         "failure": failure_text(result.failure) or None,
     }

@@ -119,6 +119,8 @@ class TrialResult:
         accuracy: Present when it was judged; also for a candidate judged wrong.
         failure: Present unless complete.
         peak_memory_bytes: Largest device memory (CUDA) or None.
+        releasable_bytes: Memory of weights that are read in packed form only, which a recipe
+            applied with `release_weights` gives up.
         first_call_s: Seconds from the start of building to the first result.
         applied: Share of ops that run where the plan says, 0 to 1; None if never built.
         phase_s: Seconds spent in each phase.
@@ -136,6 +138,7 @@ class TrialResult:
     accuracy: Accuracy | None = None
     failure: Failure | None = None
     peak_memory_bytes: int | None = None
+    releasable_bytes: int = 0
     first_call_s: float | None = None
     applied: float | None = None
     phase_s: Mapping[str, float] = field(default_factory=dict)
