@@ -10,11 +10,13 @@ it accepts the arithmetic that it admits on every model, and no fault.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -35,17 +37,51 @@ MODELS = (
 )
 PRODUCTS = (F.linear, F.conv2d)
 
-Product = Callable[..., Tensor]
-Arithmetic = Callable[[int, Product, Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]
-"""Number of the product in the program, the product, input, weight, bias and further arguments."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A linear layer or a convolution in the course of a program.
+
+    Attributes:
+        number: Its place among the products, from 0.
+        function: Which of `PRODUCTS`.
+        x: What it is applied to.
+        weight: Its weight.
+        bias: Its bias, or None.
+        more: Further arguments.
+    """
+
+    number: int
+    function: Callable[..., Tensor]
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    more: Mapping[str, Any]
+
+    @property
+    def axis(self) -> int:
+        """Dimension of input and weight that is summed over."""
+        return -1 if self.function is F.linear else 1
+
+    def of(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Apply it to other tensors."""
+        return self.function(x, weight, bias, **self.more)
+
+    def plain(self) -> Tensor:
+        """Apply it as it is."""
+        return self.of(self.x, self.weight, self.bias)
+
+
+Arithmetic = Callable[[Product], Tensor]
 
 
 def rounded(to: Callable[[Tensor], Tensor]) -> Arithmetic:
     """Products of rounded numbers, summed in float32."""
 
-    def run(n: int, product: Product, x: Tensor, w: Tensor, b: Tensor | None, more: Any) -> Tensor:
-        wide = None if b is None else b.float()
-        return product(to(x.float()), to(w.float()), wide, **more).to(x.dtype)
+    def run(p: Product) -> Tensor:
+        wide = None if p.bias is None else p.bias.float()
+        return p.of(to(p.x.float()), to(p.weight.float()), wide).to(p.x.dtype)
 
     return run
 
@@ -82,59 +118,45 @@ def integer(bits: int) -> Callable[[Tensor], Tensor]:
     return to
 
 
-def halves(n: int, product: Product, x: Tensor, w: Tensor, b: Tensor | None, more: Any) -> Tensor:
+def halves(p: Product) -> Tensor:
     """Each sum in two halves, the results of both rounded to the model's type."""
-    k = x.shape[-1 if product is F.linear else 1]
-    if k < 2 or more.get("groups", 1) > 1:
-        return product(x, w, b, **more)
-    axis = (-1, -1) if product is F.linear else (1, 1)
-    parts = [t.split([k // 2, k - k // 2], d) for t, d in zip((x, w), axis, strict=True)]
-    one, other = (product(p, q, None, **more) for p, q in zip(*parts, strict=True))
+    k = p.x.shape[p.axis]
+    if k < 2 or p.more.get("groups", 1) > 1:
+        return p.plain()
+    parts = [t.split([k // 2, k - k // 2], p.axis) for t in (p.x, p.weight)]
+    one, other = (p.of(x, w, None) for x, w in zip(*parts, strict=True))
     total = one + other
-    if b is None:
+    if p.bias is None:
         return total
-    return total + (b if product is F.linear else b.view(-1, 1, 1))
-
-
-def wide(n: int, product: Product, x: Tensor, w: Tensor, b: Tensor | None, more: Any) -> Tensor:
-    """Products of float32, rounded once: what a fused kernel does."""
-    return rounded(lambda t: t)(n, product, x, w, b, more)
+    return total + (p.bias if p.function is F.linear else p.bias.view(-1, 1, 1))
 
 
 def on_third(change: Arithmetic) -> Arithmetic:
     """Do it in the third product alone."""
-
-    def run(n: int, product: Product, x: Tensor, w: Tensor, b: Tensor | None, more: Any) -> Tensor:
-        return (change if n == 2 else _plain)(n, product, x, w, b, more)
-
-    return run
+    return lambda p: change(p) if p.number == 2 else p.plain()
 
 
-def _plain(n: int, product: Product, x: Tensor, w: Tensor, b: Tensor | None, more: Any) -> Tensor:
-    return product(x, w, b, **more)
+def without_bias(p: Product) -> Tensor:
+    """Leave the bias out; where there is none, a column of the result."""
+    out = p.of(p.x, p.weight, None)
+    return out if p.bias is not None else out.index_fill(-1, torch.tensor([0]), 0.0)
 
 
-def without_bias(n: int, product: Product, x: Tensor, w: Tensor, b: Any, more: Any) -> Tensor:
-    """Leave the bias out; where there is none, a row of the result."""
-    out = product(x, w, None, **more)
-    return out if b is not None else out.index_fill(-1, torch.tensor([0]), 0.0)
-
-
-def without_tile(n: int, product: Product, x: Tensor, w: Tensor, b: Any, more: Any) -> Tensor:
+def without_tile(p: Product) -> Tensor:
     """Leave out the last eighth of what is summed over."""
-    axis = -1 if product is F.linear else 1
-    keep = torch.ones(w.shape[axis if product is F.linear else 1], dtype=w.dtype)
+    keep = torch.ones(p.weight.shape[p.axis], dtype=p.weight.dtype)
     keep[-max(1, len(keep) // 8) :] = 0
-    return product(x, w * (keep if product is F.linear else keep.view(-1, 1, 1)), b, **more)
+    kept = p.weight * (keep if p.function is F.linear else keep.view(-1, 1, 1))
+    return p.of(p.x, kept, p.bias)
 
 
-def scaled(n: int, product: Product, x: Tensor, w: Tensor, b: Any, more: Any) -> Tensor:
+def scaled(p: Product) -> Tensor:
     """Multiply by a scale that is a quarter too large."""
-    return 1.25 * product(x, w, b, **more)
+    return 1.25 * p.plain()
 
 
 SOUND: Mapping[str, Arithmetic] = {
-    "products wider": wide,
+    "products wider": rounded(lambda x: x),
     "sums in halves": halves,
     "tf32": rounded(tf32),
     "float16": rounded(through(torch.float16)),
@@ -158,17 +180,31 @@ class Changed(TorchFunctionMode):
         self._arithmetic, self._count = arithmetic, 0
 
     def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        function: Callable[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function returns
         """Replace products, pass everything else on."""
         kwargs = dict(kwargs or {})
         if function not in PRODUCTS:
             return function(*args, **kwargs)
         names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        x, w, b = (given.pop(name, None) for name in names[:3])
-        number, self._count = self._count, self._count + 1
-        return self._arithmetic(number, function, x, w, b, given)
+        x, weight = given.pop("input"), given.pop("weight")
+        product = Product(self._count, function, x, weight, given.pop("bias", None), given)
+        self._count += 1
+        return self._arithmetic(product)
+
+
+def run_changed(
+    model: nn.Module, arithmetic: Arithmetic, *args: object, **kwargs: object
+) -> object:
+    """Call a model in another arithmetic."""
+    with Changed(arithmetic):
+        result: object = model(*args, **kwargs)
+    return result
 
 
 def judged(source: ModelSource) -> Iterator[tuple[str, Accuracy | Rejected]]:
@@ -178,12 +214,8 @@ def judged(source: ModelSource) -> Iterator[tuple[str, Accuracy | Rejected]]:
     judge = Judge(loaded.model, loaded.make_inputs, device="cpu", policies=["any", *others])
     for name, arithmetic in {**SOUND, **FAULTS}.items():
 
-        def run(*args: Any, arithmetic: Arithmetic = arithmetic, **kwargs: Any) -> Any:
-            with Changed(arithmetic):
-                return loaded.model(*args, **kwargs)
-
         try:
-            yield name, judge.judge(forward_step(run))
+            yield name, judge.judge(forward_step(partial(run_changed, loaded.model, arithmetic)))
         except Rejected as rejected:
             yield name, rejected
 

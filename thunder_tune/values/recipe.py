@@ -131,8 +131,8 @@ class Recipe:
         for plan in data["plans"]:
             if plan["tuning"] is None:  # the field is younger than many a digest
                 del plan["tuning"]
-        for evidence in (data["evidence"], *(p.get("tuning", data)["evidence"] for p in data["plans"])):
-            accuracy = (evidence or {}).get("accuracy") or {}
+        for part in (data, *(plan.get("tuning", data) for plan in data["plans"])):
+            accuracy = (part["evidence"] or {}).get("accuracy") or {}
             if not accuracy.get("tensors", True):  # so is this one
                 del accuracy["tensors"]
         return digest(data)[:12]
