@@ -38,7 +38,6 @@ MODELS = (
 PRODUCTS = (F.linear, F.conv2d)
 
 
-
 @dataclass(frozen=True)
 class Product:
     """A linear layer or a convolution in the course of a program.
@@ -213,7 +212,6 @@ def judged(source: ModelSource) -> Iterator[tuple[str, Accuracy | Rejected]]:
     others = [name for name in POLICIES if name != "any"]
     judge = Judge(loaded.model, loaded.make_inputs, device="cpu", policies=["any", *others])
     for name, arithmetic in {**SOUND, **FAULTS}.items():
-
         try:
             yield name, judge.judge(forward_step(partial(run_changed, loaded.model, arithmetic)))
         except Rejected as rejected:
