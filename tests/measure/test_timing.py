@@ -135,6 +135,11 @@ def test_warm_up_of_a_steady_program_is_short(clock):
     assert warm_up(steady(clock, 0.01), INPUTS, device="cpu") == 10
 
 
+def test_warm_up_goes_on_for_the_clock_where_asked(clock):
+    assert warm_up(steady(clock, 0.001), INPUTS, device="cpu") == 20
+    assert warm_up(steady(clock, 0.001), INPUTS, device="cpu", raises_clock=False) == 10
+
+
 @pytest.mark.parametrize(
     ("limits", "calls"), [({"max_calls": 4}, 4), ({"max_s": 0.35}, 4), ({"max_s": 0.0}, 1)]
 )
