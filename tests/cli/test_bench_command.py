@@ -71,6 +71,32 @@ def test_a_convolutional_network_also_runs_with_its_channels_last(use_pool):
 
 
 @pytest.mark.usefixtures("with_recipe")
+def test_baselines_can_be_chosen(use_pool):
+    pool = use_pool(programs={**PROGRAMS, "eager:channels-last": 15.0})
+    asked = ("eager:channels-last", "thunder", "thunder")
+    assert run(["bench", str(PATH), *(f"--baseline={name}" for name in asked)]) == 0
+    names = [c.name for c in pool.compared[0].contenders]
+    assert names == ["eager:channels-last", "thunder", "tuned"]
+
+
+@pytest.mark.usefixtures("with_recipe")
+@pytest.mark.parametrize(
+    ("name", "mode", "says"),
+    [
+        ("torch.compile:reduce-overhead", "inference", "unknown baseline 'torch.compile:reduce-"),
+        ("jax", "inference", "use one of eager, torch.compile, "),
+        ("eager:channels-last", "train", "channels last is for inference alone"),
+    ],
+)
+def test_baselines_that_are_not_there_are_refused(capsys, name, mode, says):
+    recipe = read_recipe(PATH)
+    source = dataclasses.replace(recipe.source, mode=mode)
+    write_recipe(dataclasses.replace(recipe, source=source), PATH)
+    assert run(["bench", str(PATH), "--baseline", name]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_recipe")
 def test_a_recipe_that_fails_is_status_one(use_pool, capsys):
     use_pool(failures={("executor:linear-1", "fast"): "compile"})
     assert run(["bench", str(PATH), "--json"]) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ from thunder_tune.values.documents import failure_text
 from thunder_tune.values.job import Setting
 from thunder_tune.values.recipe import TUNED, Recipe
 from thunder_tune.values.space import PROGRAM
-from thunder_tune.values.study import Winner, peers_for
+from thunder_tune.values.study import CHANNELS_LAST, Winner, baselines_for, peers_for
 
 
 def bench(
@@ -32,6 +32,14 @@ def bench(
         str, typer.Argument(metavar="RECIPE|STUDY", help="Recipe file, or name of a study.")
     ],
     rounds: Annotated[int, typer.Option("--rounds", help="Fresh processes.")] = 3,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            metavar="NAME",
+            help="Beside this one alone (again for more); a name may end in :channels-last.",
+        ),
+    ] = None,
     shape: options.Shape = None,
     time_budget: options.TimeBudget = None,
     storage: options.Storage = None,
@@ -47,9 +55,9 @@ def bench(
         raise InputError(f"rounds {rounds}: must be at least 1")
     recipe = one_shape(recipe_of(subject, storage), shape)
     device_of(recipe.source.device)
-    comparison, device = _compare(
-        recipe, rounds, seconds_of(time_budget) if time_budget else None, ray_address
-    )
+    names = _asked(baseline, recipe) if baseline else peers_for(recipe.source, _kinds(recipe))
+    timeout_s = seconds_of(time_budget) if time_budget else None
+    comparison, device = _compare(recipe, names, rounds, timeout_s, ray_address)
     winner = tuned_in(recipe, comparison)
     failure = failure_text(comparison.standing(TUNED).failure)
     commands = _commands(subject, recipe, comparison)
@@ -72,7 +80,11 @@ def recipe_of(subject: str, storage: str | None) -> Recipe:
 
 
 def _compare(
-    recipe: Recipe, rounds: int, timeout_s: float | None, ray_address: str | None
+    recipe: Recipe,
+    names: Sequence[str],
+    rounds: int,
+    timeout_s: float | None,
+    ray_address: str | None,
 ) -> tuple[Comparison, str]:
     from thunder_tune.cli.progress import observing
     from thunder_tune.cli.tables import console
@@ -81,8 +93,7 @@ def _compare(
 
     setting = setting_of(recipe, "bench")
     baselines = [
-        Contender(name=name, assignment={PROGRAM: name}, is_baseline=True)
-        for name in peers_for(recipe.source, _kinds(recipe))
+        Contender(name=name, assignment={PROGRAM: name}, is_baseline=True) for name in names
     ]
     tuned = Contender(name=TUNED, assignment=recipe.plans[0].assignment)
     stderr = console(stderr=True)
@@ -105,6 +116,21 @@ def _compare(
             seed=recipe.source.seed,
         )
     return comparison, fingerprint.device
+
+
+def _asked(names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+    """Return the baselines asked for, each once.
+
+    Raises:
+        InputError: There is none of a name on this kind of device.
+    """
+    own = baselines_for(recipe.source.device)
+    for name in names:
+        if name.removesuffix(CHANNELS_LAST) not in own:
+            raise InputError(f"unknown baseline {name!r}: use one of {', '.join(own)}")
+        if name.endswith(CHANNELS_LAST) and recipe.source.mode == "train":
+            raise InputError(f"baseline {name!r}: channels last is for inference alone")
+    return tuple(dict.fromkeys(names))
 
 
 def _kinds(recipe: Recipe) -> set[str]:
