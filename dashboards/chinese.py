@@ -195,6 +195,8 @@ CHINESE: dict[str, str] = {
     "Accuracy": "精度",
     "Relative error": "相对误差",
     "Smallest cosine": "最小余弦相似度",
+    "tensor": "张量",
+    "Worst part": "最差局部",
     "Largest output agrees": "最大输出一致率",
     "Gradients, error ratio": "梯度误差比",
     "Policies": "精度策略",

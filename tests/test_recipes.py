@@ -9,8 +9,9 @@ from thunder_tune.errors import ConflictError, RecipeError
 from thunder_tune.recipes import Difference, differences, read_recipe, write_recipe
 from thunder_tune.values.codec import digest, to_data
 from thunder_tune.values.fingerprint import Fingerprint
-from thunder_tune.values.recipe import Recipe, TunedPlan, with_all_shapes
+from thunder_tune.values.recipe import Evidence, Recipe, TunedPlan, with_all_shapes
 from thunder_tune.values.source import ModelSource
+from thunder_tune.values.trial import Accuracy
 
 RECIPE = Recipe(
     model="mlp",
@@ -148,6 +149,27 @@ def test_a_file_of_version_1_keeps_its_digest(tmp_path):
     path = tmp_path / "old.json"
     path.write_text(json.dumps({"digest": digest(document)[:12], **document}))
     assert read_recipe(path) == replace(RECIPE, schema_version=1)
+
+
+def test_a_digest_from_before_tensors_were_named_is_kept(tmp_path):
+    accuracy = Accuracy(error_ratio=1.0, relative_error=0.0, cosine=1.0)
+    evidence = Evidence(
+        study="s",
+        date="2026-12-01",
+        latency_ms=1.0,
+        ci95_ms=(1.0, 1.0),
+        verdict="tie",
+        speedup=1.0,
+        speedup_ci95=(1.0, 1.0),
+        accuracy=accuracy,
+    )
+    recipe = replace(RECIPE, evidence=evidence)
+    document = to_data(recipe)
+    del document["evidence"]["accuracy"]["tensors"]
+    del document["plans"][0]["tuning"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"digest": digest(document)[:12], **document}))
+    assert read_recipe(path) == recipe
 
 
 def for_batch(size, **changes):

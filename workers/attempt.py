@@ -14,7 +14,7 @@ from thunder_tune.measure.accuracy import Rejected
 from thunder_tune.measure.steps import Step
 from thunder_tune.values.plan import Plan, resolve
 from thunder_tune.values.space import COMPOSED, PROGRAM
-from thunder_tune.values.trial import Accuracy, Failure
+from thunder_tune.values.trial import Accuracy, Failure, TensorAccuracy
 from thunder_tune.workers.failures import classify, group_of
 from thunder_tune.workers.undescribed import NO_PROGRAM
 from thunder_tune.workers.workbench import PhaseClock, Workbench
@@ -128,5 +128,6 @@ def _finite(accuracy: Accuracy | None) -> Accuracy | None:
     """Return an accuracy that JSON can carry: one with an infinite error says nothing more."""
     if accuracy is None:
         return None
-    numbers = [getattr(accuracy, f.name) for f in fields(accuracy)]
+    parts: tuple[Accuracy | TensorAccuracy, ...] = (accuracy, *accuracy.tensors)
+    numbers = [getattr(part, f.name) for part in parts for f in fields(part)]
     return accuracy if all(math.isfinite(n) for n in numbers if isinstance(n, float)) else None

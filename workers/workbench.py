@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from thunder_tune.measure.accuracy import Judge, NotJudgeable
+from thunder_tune.measure.policies import policy
 from thunder_tune.measure.steps import Step, forward_step, trainable, training_step
 from thunder_tune.measure.timing import rotation
 from thunder_tune.models import load
+from thunder_tune.models.weights import RANDOM_WEIGHTS
 from thunder_tune.program import Capture, capture
 from thunder_tune.values.job import Progress, Setting
 from thunder_tune.values.trial import FailureKind, Phase
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from thunder_tune.workers.trial_process import Tell
 
 
+NARROW_ON_RANDOM = (
+    "8 bits are judged here on random weights, which have no outliers as trained ones do: for a "
+    "verdict that holds, tune your own model with its weights"
+)
 _LEASED = frozenset({"check", "time"})
 """Phases that need the device to themselves."""
 
@@ -150,7 +156,7 @@ class Workbench:
             one_set = loaded.make_inputs(seed)
             self.resident_bytes = torch.cuda.memory_allocated() if self.is_cuda else 0
             del one_set
-        self.model, self.notes = loaded.model, loaded.notes
+        self.model, self.notes = loaded.model, _notes(loaded.notes, setting.policies)
         with clock.during_of_model("check"):
             self.judge = Judge(
                 loaded.model,
@@ -205,3 +211,9 @@ class Workbench:
         """Wait for the device, so that its faults and its time belong to what caused them."""
         if self.is_cuda:
             torch.cuda.synchronize()
+
+
+def _notes(of_model: tuple[str, ...], policies: Sequence[str]) -> tuple[str, ...]:
+    """Return the model's notes, and what they mean for programs in 8 bits where these may run."""
+    has_narrow = any(policy(name).precisions == "any" for name in policies)
+    return (*of_model, NARROW_ON_RANDOM) if has_narrow and RANDOM_WEIGHTS in of_model else of_model

@@ -49,6 +49,27 @@ def test_wrong_gradient_in_one_of_many_is_wrong(training_judge, own_training, in
     assert caught.value.accuracy.gradient_error_ratio > 2.0
 
 
+def test_results_are_stored_by_name_the_worst_gradients_first(training_judge, own_training):
+    with pytest.raises(Rejected, match=r"\(gradient of 2\.bias\)") as caught:
+        training_judge.judge(wrong_gradient(own_training, 3, lambda g: g * 1.001))
+    output, worst, *others = caught.value.accuracy.tensors
+    assert (output.name, output.error_ratio) == ("output", 1.0)
+    assert worst.name == "gradient of 2.bias"
+    assert worst.error_ratio == caught.value.accuracy.gradient_error_ratio
+    assert worst.relative_error == pytest.approx(1e-3, rel=1e-2)
+    assert worst.part_error == pytest.approx(1e-3, rel=1e-2)
+    assert {t.error_ratio for t in others} == {1.0}
+    assert len(others) == 5
+
+
+def test_a_refusal_names_every_tensor_it_is_for(training_judge, own_training):
+    step = own_training
+    for index in range(5):
+        step = wrong_gradient(step, index, lambda g, by=1.001 + index / 100: g * by)
+    with pytest.raises(Rejected, match=r"\(gradient of 4\.weight, .*weight and 2 more\)"):
+        training_judge.judge(step)
+
+
 @pytest.mark.parametrize("index", range(5))  # that of the last bias is one for all inputs
 def test_gradient_of_another_input_in_one_of_many_is_wrong(training_judge, own_training, index):
     before = []

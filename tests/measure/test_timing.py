@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +135,11 @@ def test_warm_up_goes_on_while_calls_become_faster(clock):
 
 def test_warm_up_of_a_steady_program_is_short(clock):
     assert warm_up(steady(clock, 0.01), INPUTS, device="cpu") == 10
+
+
+def test_warm_up_goes_on_for_the_clock_where_asked(clock):
+    assert warm_up(steady(clock, 0.001), INPUTS, device="cpu") == 20
+    assert warm_up(steady(clock, 0.001), INPUTS, device="cpu", raises_clock=False) == 10
 
 
 @pytest.mark.parametrize(
@@ -331,3 +338,20 @@ def test_watch_reads_the_device():
     watch.observe()
     assert set(watch.marks()) <= {"clock-changed", "throttled", "power-capped", "device-shared"}
     assert watch.temperature_c is not None
+
+
+@pytest.mark.gpu
+def test_another_process_on_the_device_is_marked():
+    code = (
+        "import torch; x = torch.ones(2**20, device='cuda'); torch.cuda.synchronize(); "
+        "print('there', flush=True); input()"
+    )
+    model = torch.nn.Linear(256, 256, device="cuda")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "there\n"
+        found = time_step(forward_step(model), cuda_inputs(), device="cuda", request=request())
+        other.stdin.write("\n")
+        other.stdin.flush()
+    assert "device-shared" in found.marks

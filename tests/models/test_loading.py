@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from thunder_tune.errors import InputError, MissingDependency, NotFoundError
 from thunder_tune.models import check_names, load
+from thunder_tune.models.inputs import SCALES
 from thunder_tune.values.source import ModelSource
 
 SMALL = ["mlp", "nanogpt", "resnet18", "mobilenet_v3_small", "squeezenet1_0"]
@@ -132,6 +133,14 @@ def test_training_keeps_gradients_and_switches_dropout_off():
 
 def test_random_weights_are_said_to_be_random():
     assert load(ModelSource(name="mlp")).notes == ("weights are random",)
+
+
+@pytest.mark.parametrize("name", ["mlp", "squeezenet1_0"])
+def test_inputs_of_a_judgement_have_different_scales(name):
+    make_inputs = load(ModelSource(name=name, batch_size=4)).make_inputs
+    sizes = [float(make_inputs(7_000 + k).args[0].std()) for k in range(4)]
+    assert sizes == pytest.approx(SCALES, rel=0.1)
+    assert len(set(SCALES)) == 4
 
 
 def test_a_missing_device_is_one_line(monkeypatch):

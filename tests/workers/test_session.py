@@ -51,6 +51,13 @@ def description(pool):
     return pool.describe(DescribeJob(setting=setting()))
 
 
+def test_what_random_weights_say_of_8_bits_is_noted_where_these_are_admitted(pool):
+    low = Setting(source=ModelSource(name="mlp"), policies=("same", "low"))
+    random, narrow = pool.describe(DescribeJob(setting=low)).notes
+    assert random == "weights are random"
+    assert "8 bits" in narrow
+
+
 @pytest.fixture(scope="module")
 def composed(description):
     """Every op as a plain torch call: nothing to compile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ from thunder_tune.values.documents import failure_text
 from thunder_tune.values.job import Setting
 from thunder_tune.values.recipe import TUNED, Recipe
 from thunder_tune.values.space import PROGRAM
-from thunder_tune.values.study import Winner, baselines_for
+from thunder_tune.values.study import CHANNELS_LAST, Winner, baselines_for, peers_for
 
 
 def bench(
@@ -31,23 +32,36 @@ def bench(
         str, typer.Argument(metavar="RECIPE|STUDY", help="Recipe file, or name of a study.")
     ],
     rounds: Annotated[int, typer.Option("--rounds", help="Fresh processes.")] = 3,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            metavar="NAME",
+            help="Beside this one alone (again for more); a name may end in :channels-last.",
+        ),
+    ] = None,
     shape: options.Shape = None,
     time_budget: options.TimeBudget = None,
     storage: options.Storage = None,
     ray_address: options.RayAddress = None,
     as_json: options.Json = False,
 ) -> int:
-    """Time a recipe and all baselines in interleaved blocks over fresh processes."""
+    """Time a recipe and all baselines in interleaved blocks over fresh processes.
+
+    Convolutional networks also run with their channels last, as PyTorch recommends. How each
+    program was made is printed.
+    """
     if rounds < 1:
         raise InputError(f"rounds {rounds}: must be at least 1")
     recipe = one_shape(recipe_of(subject, storage), shape)
     device_of(recipe.source.device)
-    comparison, device = _compare(
-        recipe, rounds, seconds_of(time_budget) if time_budget else None, ray_address
-    )
+    names = _asked(baseline, recipe) if baseline else peers_for(recipe.source, _kinds(recipe))
+    timeout_s = seconds_of(time_budget) if time_budget else None
+    comparison, device = _compare(recipe, names, rounds, timeout_s, ray_address)
     winner = tuned_in(recipe, comparison)
     failure = failure_text(comparison.standing(TUNED).failure)
-    _print(recipe, comparison, winner, device=device, error=failure, as_json=as_json)
+    commands = _commands(subject, recipe, comparison)
+    _print(recipe, comparison, winner, commands, device=device, error=failure, as_json=as_json)
     return exits.FAILED if failure else exits.DONE
 
 
@@ -66,7 +80,11 @@ def recipe_of(subject: str, storage: str | None) -> Recipe:
 
 
 def _compare(
-    recipe: Recipe, rounds: int, timeout_s: float | None, ray_address: str | None
+    recipe: Recipe,
+    names: Sequence[str],
+    rounds: int,
+    timeout_s: float | None,
+    ray_address: str | None,
 ) -> tuple[Comparison, str]:
     from thunder_tune.cli.progress import observing
     from thunder_tune.cli.tables import console
@@ -75,8 +93,7 @@ def _compare(
 
     setting = setting_of(recipe, "bench")
     baselines = [
-        Contender(name=name, assignment={PROGRAM: name}, is_baseline=True)
-        for name in baselines_for(recipe.source.device)
+        Contender(name=name, assignment={PROGRAM: name}, is_baseline=True) for name in names
     ]
     tuned = Contender(name=TUNED, assignment=recipe.plans[0].assignment)
     stderr = console(stderr=True)
@@ -99,6 +116,37 @@ def _compare(
             seed=recipe.source.seed,
         )
     return comparison, fingerprint.device
+
+
+def _asked(names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+    """Return the baselines asked for, each once.
+
+    Raises:
+        InputError: There is none of a name on this kind of device.
+    """
+    own = baselines_for(recipe.source.device)
+    for name in names:
+        if name.removesuffix(CHANNELS_LAST) not in own:
+            raise InputError(f"unknown baseline {name!r}: use one of {', '.join(own)}")
+        if name.endswith(CHANNELS_LAST) and recipe.source.mode == "train":
+            raise InputError(f"baseline {name!r}: channels last is for inference alone")
+    return tuple(dict.fromkeys(names))
+
+
+def _kinds(recipe: Recipe) -> set[str]:
+    """Return the kinds of a recipe's classes, of which their ids begin with."""
+    return {class_id.partition("-")[0] for class_id in recipe.plans[0].classes}
+
+
+def _commands(subject: str, recipe: Recipe, comparison: Comparison) -> dict[str, str]:
+    """Return by name of each program the Python that makes it of a model."""
+    from thunder_tune.compiler.backends import code_of
+
+    loaded = f'load_recipe("{subject}")'
+    if not Path(subject).is_file():
+        loaded = f'best_recipe(model, inputs, study="{subject}")'
+    found = {c.name: code_of(c.name) for c in comparison.contenders if c.is_baseline}
+    return {**found, TUNED: f"model = thunder.compile(model, recipe={loaded})"}
 
 
 def setting_of(recipe: Recipe, purpose: str) -> Setting:
@@ -148,6 +196,7 @@ def _print(
     recipe: Recipe,
     comparison: Comparison,
     winner: Winner | None,
+    commands: Mapping[str, str],
     *,
     device: str,
     error: str,
@@ -159,8 +208,14 @@ def _print(
     title = f"{recipe.model} on {device}, {len(comparison.rounds)} processes"
     top = (winner,) if winner else ()
     screen.print(tables.confirmed(comparison, top, title=title))
+    mode = "with gradients" if recipe.source.mode == "train" else "under torch.no_grad()"
+    screen.print(f"as run, called {mode} and warmed up until calls stop becoming faster:")
+    for name, code in commands.items():
+        screen.print(f"  {name}: {code}", soft_wrap=True, markup=False, highlight=False)
     if error:
         tables.console(stderr=True).print(f"error: {' '.join(error.split())}", soft_wrap=True)
     if as_json:
-        document = bench_document(recipe, comparison, device=device, tuned=winner, error=error)
+        document = bench_document(
+            recipe, comparison, device=device, tuned=winner, commands=commands, error=error
+        )
         print(json.dumps(document, allow_nan=False))

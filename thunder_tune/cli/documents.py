@@ -161,7 +161,13 @@ def space_document(description: Description) -> Document:
 
 
 def bench_document(
-    recipe: Recipe, comparison: Comparison, *, device: str, tuned: Winner | None, error: str
+    recipe: Recipe,
+    comparison: Comparison,
+    *,
+    device: str,
+    tuned: Winner | None,
+    commands: Mapping[str, str],
+    error: str,
 ) -> Document:
     """Return the object of `thunder-tune bench`: baselines and recipe, measured just now."""
     names = [c.name for c in comparison.contenders if c.is_baseline]
@@ -173,6 +179,7 @@ def bench_document(
         "processes": [r.process_id for r in comparison.rounds],
         "baselines": [baseline_document(n, standing_of(comparison, n)) for n in names],
         "tuned": winner,
+        "commands": dict(commands),
         "marks": disturbances(comparison),
         "error": error or None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +10,10 @@ from typing import Any
 
 import torch
 from thunder.core.trace import TraceCtx
+from torch.utils._pytree import tree_map
 
 from thunder_tune.compiler.compat import stock_recipe
-from thunder_tune.values.study import BASELINES
+from thunder_tune.values.study import BASELINES, CHANNELS_LAST
 
 _logger = logging.getLogger(__name__)
 
@@ -40,12 +42,14 @@ def whole_program(
 
     Args:
         model: Module or function.
-        name: One of `BACK_ENDS`.
+        name: One of `BACK_ENDS`, for a module perhaps followed by `CHANNELS_LAST`.
         dynamic: As in `torch.compile`: False compiles each shape for itself.
 
     Raises:
         ValueError: Another name.
     """
+    if name.endswith(CHANNELS_LAST):
+        return ChannelsLast(model, name.removesuffix(CHANNELS_LAST), dynamic=dynamic)
     if name == "eager":
         return model
     if name == TORCH_COMPILE:
@@ -57,6 +61,29 @@ def whole_program(
         compiled = torch.compile(model, mode=name.split(":", 1)[1], dynamic=dynamic)
         return compiled
     raise ValueError(f"unknown back end {name!r}: use one of {', '.join(BACK_ENDS)}")
+
+
+def code_of(name: str) -> str:
+    """Write down how `whole_program` runs a model, as a user would: statements of Python.
+
+    Sources: the pages of `torch.compile`, of "Channels Last Memory Format in PyTorch" among its
+    tutorials, and Thunder's README.
+
+    Args:
+        name: As for `whole_program`.
+    """
+    lines = []
+    if name.endswith(CHANNELS_LAST):
+        lines.append("model = model.to(memory_format=torch.channels_last)")
+    base = name.removesuffix(CHANNELS_LAST)
+    back_end, _, mode = base.partition(":")
+    if back_end == TORCH_COMPILE:
+        lines.append(f"model = torch.compile(model{f', mode={mode!r}' if mode else ''})")
+    elif back_end == THUNDER:
+        lines.append("model = thunder.compile(model)")
+    if name.endswith(CHANNELS_LAST):
+        lines.append("images = images.to(memory_format=torch.channels_last)")
+    return "; ".join(lines) or "model as it is"
 
 
 def execution_traces(program: Callable[..., Any]) -> list[TraceCtx]:
@@ -79,6 +106,33 @@ def generated_code() -> Iterator[list[str]]:
         yield found
     finally:
         GraphLowering.save_output_code = before
+
+
+class ChannelsLast:
+    """A copy of a model whose weights, and images at each call, have their channels last.
+
+    The copy of the images counts as part of the call: what is compared is called alike.
+
+    Attributes:
+        inner: What runs the copy.
+    """
+
+    def __init__(self, model: Callable[..., Any], back_end: str, *, dynamic: bool | None) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"channels last is for modules, not {type(model).__name__}")
+        # A type checker takes `to` with a memory format alone for one with a device.
+        last = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.inner = whole_program(last, back_end, dynamic=dynamic)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        """Call it with images in channels last."""
+        args, kwargs = tree_map(_in_channels_last, (args, kwargs))
+        return self.inner(*args, **kwargs)
+
+
+def _in_channels_last(leaf: Any) -> Any:  # noqa: ANN401 - any argument of a model
+    is_image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4
+    return leaf.contiguous(memory_format=torch.channels_last) if is_image else leaf
 
 
 class _StockThunder:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from thunder_tune.compiler.backends import whole_program
+from thunder_tune.compiler.backends import ChannelsLast, whole_program
 from thunder_tune.compiler.cudagraphs import CudaGraphed
 from thunder_tune.compiler.dispatch import CompiledGraph, applied_share, compile_graph
 from thunder_tune.compiler.releasing import releasable_bytes
@@ -87,6 +87,8 @@ def _closed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
 
 def _was_compiled(entry: Callable[..., Any]) -> bool:
     """Whether Dynamo compiled a frame: one that gave up on all runs eagerly and says nothing."""
+    if isinstance(entry, ChannelsLast):
+        entry = entry.inner
     if not isinstance(entry, torch._dynamo.eval_frame.OptimizedModule):
         return True
     code = type(entry._orig_mod).forward.__code__

@@ -220,11 +220,15 @@ class Judge:
         if self._metric:
             least, decides = self._metric[1], METRIC
             worst = min(scores)
-            refusals[METRIC] = "" if worst >= least else f"metric {worst:.6g} is below {least:g}"
+            refusals[METRIC] = (
+                ""
+                if worst >= least
+                else f"metric {worst:.6g} is below {least:g} ({summary.worst_name()})"
+            )
         verdicts = {name: not reason for name, reason in refusals.items()}
         accuracy = self._with_verdicts(summary, verdicts)
         if refusals[decides]:
-            raise Rejected("wrong", f"{refusals[decides]} ({summary.worst_name()})", accuracy)
+            raise Rejected("wrong", refusals[decides], accuracy)
         return accuracy
 
 

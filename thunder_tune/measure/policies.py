@@ -13,6 +13,9 @@ from thunder_tune.values.trial import Accuracy
 MAX_ERROR_RATIO = 2.0
 """Limit of `same`, and good enough for every other policy."""
 
+MIXED_ERROR = 0.02
+"""Limit of `mixed`: what products in bfloat16 cost, and some room."""
+
 METRIC = "metric"
 """Name of the user's own metric among an accuracy's policies."""
 
@@ -56,13 +59,15 @@ class Part:
 class Policy:
     """Limits of one policy; see `POLICIES` for the four there are.
 
-    Whatever passes `same` passes the laxer ones too: a model whose own arithmetic is off by more
-    than 2 % could otherwise run under `same` but not under `mixed`.
+    Whatever passes a policy passes the laxer ones too: a model whose own arithmetic is off by more
+    than 2 % could otherwise run under `same` but not under `mixed`. Where the limits come from is
+    in docs/measuring.md; `python -m benchmarks.limits` shows what lies on either side of them.
 
     Attributes:
         name: As users write it.
         precisions: Compute types it admits.
         max_relative_error: Of ||out - ref|| / ||ref||; None: the ratio decides.
+        close_error: Relative error up to which nothing more is asked.
         min_cosine: Smallest cosine similarity.
         min_top1: Smallest agreement of the largest output, relative to eager's own.
         is_judged: False: everything finite and well-formed passes.
@@ -71,6 +76,7 @@ class Policy:
     name: str
     precisions: Precisions
     max_relative_error: float | None = None
+    close_error: float = 0.0
     min_cosine: float = -1.0
     min_top1: float = 0.0
     is_judged: bool = True
@@ -88,6 +94,9 @@ class Policy:
         as_good = _worse_than_eager(accuracy, part)
         if not as_good or self.max_relative_error is None:
             return as_good
+        error, worst = accuracy.relative_error, part.relative_error
+        if error <= self.close_error and worst <= PART * self.close_error:
+            return ""
         top1 = accuracy.top1_agreement
         if not accuracy.relative_error <= self.max_relative_error:
             return f"relative error {accuracy.relative_error:.3g} is above " + (
@@ -133,11 +142,12 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         p.name: p
         for p in (
             Policy(name="same", precisions="own"),
-            Policy(name="mixed", precisions="half", max_relative_error=0.02),
+            Policy(name="mixed", precisions="half", max_relative_error=MIXED_ERROR),
             Policy(
                 name="low",
                 precisions="any",
                 max_relative_error=0.125,
+                close_error=MIXED_ERROR,
                 min_cosine=0.99,
                 min_top1=0.99,
             ),

@@ -83,7 +83,10 @@ def time_step(
     samples: list[float] = []
     gc.collect()
     with _without_collector():
-        warmup_calls, call_s = _warm_up(step, cycle, place, max_s=max(0.5, request.max_s / 2))
+        longest_s = max(0.5, request.max_s / 2)
+        warmup_calls, call_s = _warm_up(
+            step, cycle, place, max_s=longest_s, least_s=_clock_s(place)
+        )
         batch = _batch(call_s)
         _take_pace(host, step, cycle, place)
         started, look_at = time.perf_counter(), request.min_repeats
@@ -165,6 +168,7 @@ def warm_up(
     device: str,
     max_calls: int = 2000,
     max_s: float = 3.0,
+    raises_clock: bool = True,
 ) -> int:
     """Call a program until it stops becoming faster.
 
@@ -174,6 +178,7 @@ def warm_up(
         device: "cpu" or "cuda".
         max_calls: At most this many calls, at least 1.
         max_s: No call begins after this many seconds.
+        raises_clock: Go on until a GPU that was idle has its clock again.
 
     Returns:
         The number of calls made.
@@ -181,7 +186,8 @@ def warm_up(
     place = torch.device(device)
     cycle = itertools.cycle(_some(inputs))
     with _without_collector():
-        calls, _ = _warm_up(step, cycle, place, max_calls=max_calls, max_s=max_s)
+        least_s = _clock_s(place) if raises_clock else 0.0
+        calls, _ = _warm_up(step, cycle, place, max_calls=max_calls, max_s=max_s, least_s=least_s)
     return calls
 
 
@@ -213,10 +219,10 @@ def _warm_up(
     *,
     max_calls: int = 2000,
     max_s: float = 3.0,
+    least_s: float = 0.0,
 ) -> tuple[int, float]:
     """Return calls made and seconds of a typical one of the last."""
-    # A device that was idle needs a while to raise its clock.
-    at_least_s = min(0.3 if place.type == "cuda" else 0.02, max_s)
+    at_least_s = min(least_s, max_s)
     times: list[float] = []
     started = time.perf_counter()
     while len(times) < max_calls:
@@ -231,6 +237,11 @@ def _warm_up(
         if now - started >= at_least_s and _is_stable(times):
             break
     return len(times), median(times[-WINDOW:])
+
+
+def _clock_s(place: torch.device) -> float:
+    """Return the seconds that an idle device needs to raise its clock."""
+    return 0.3 if place.type == "cuda" else 0.02
 
 
 def _is_stable(times: Sequence[float]) -> bool:

@@ -9,7 +9,7 @@ from thunder_tune.errors import InputError
 from thunder_tune.models import huggingface, user
 from thunder_tune.models.catalogue import family_of
 from thunder_tune.models.family import LoadedModel, ModelInfo
-from thunder_tune.models.weights import disable_dropout, vary_constants
+from thunder_tune.models.weights import RANDOM_WEIGHTS, disable_dropout, vary_constants
 from thunder_tune.values.source import ModelSource
 
 
@@ -34,7 +34,7 @@ def load(source: ModelSource) -> LoadedModel:
     else:
         made = family_of(source.name).make(source)
         vary_constants(made.model, source.seed)
-        notes = [*made.notes, "weights are random"]
+        notes = [*made.notes, RANDOM_WEIGHTS]
         if source.mode == "train" and disable_dropout(made.model):
             notes.append("dropout is off: a random output cannot be judged")
     _place(made.model, source)

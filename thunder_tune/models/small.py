@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from thunder_tune.models.family import LoadedModel, ModelInfo
-from thunder_tune.models.inputs import Inputs
+from thunder_tune.models.inputs import Inputs, scale_of
 from thunder_tune.models.tokens import token_ids
 from thunder_tune.models.weights import seeded
 from thunder_tune.values.source import ModelSource
@@ -106,7 +106,7 @@ def make(source: ModelSource) -> LoadedModel:
         generator = torch.Generator(source.device).manual_seed(seed)
         shape = (source.batch_size, FEATURES)
         rows = torch.randn(shape, generator=generator, device=source.device, dtype=dtype)
-        return Inputs((rows,))
+        return Inputs((rows * scale_of(seed),))
 
     def tokens(seed: int) -> Inputs:
         return Inputs((token_ids(source, VOCABULARY, seed),))

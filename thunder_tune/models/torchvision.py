@@ -8,7 +8,7 @@ import torch
 import torchvision
 
 from thunder_tune.models.family import LoadedModel, ModelInfo
-from thunder_tune.models.inputs import Inputs
+from thunder_tune.models.inputs import Inputs, scale_of
 from thunder_tune.models.weights import calibrate_batch_norms, seeded
 from thunder_tune.values.source import ModelSource
 
@@ -35,7 +35,7 @@ def infos() -> tuple[ModelInfo, ...]:
 
 
 def make(source: ModelSource) -> LoadedModel:
-    """Build a model on the CPU in float32; its inputs are images of N(0, 1)."""
+    """Build a model on the CPU in float32; its inputs are images of N(0, scale²)."""
     side = _sides()[source.name]
     # A ViT is built for one size, and 224 unless told; every other model takes its own.
     size = {"image_size": side} if source.name.startswith("vit_") else {}
@@ -51,6 +51,6 @@ def make(source: ModelSource) -> LoadedModel:
     def make_inputs(seed: int) -> Inputs:
         generator = torch.Generator(source.device).manual_seed(seed)
         image = torch.randn(shape, generator=generator, device=source.device, dtype=dtype)
-        return Inputs((image,))
+        return Inputs((image * scale_of(seed),))
 
     return LoadedModel(model, make_inputs)

@@ -10,6 +10,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+RANDOM_WEIGHTS = "weights are random"
+"""Note on a model that was not trained."""
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:

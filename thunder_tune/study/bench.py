@@ -14,7 +14,7 @@ from thunder_tune.study.pool import WorkerPool
 from thunder_tune.study.rehearsal import SHARE, rehearse
 from thunder_tune.study.waiting import call_while_ticking, result_while_ticking
 from thunder_tune.values.comparison import NOT_REACHED, Comparison, Contender, Round
-from thunder_tune.values.job import CompareJob, Limits, Setting
+from thunder_tune.values.job import LEAD_IN_S, CompareJob, Limits, Setting
 from thunder_tune.values.trial import Failure
 
 EXTRA_ROUNDS = 3
@@ -31,6 +31,7 @@ def compare_now(
     extra_rounds: int = 0,
     blocks: int = 8,
     calls: int = 10,
+    lead_in_s: float = LEAD_IN_S,
     timeout_s: float | None = None,
     rehearsed: bool = False,
     seed: int = 0,
@@ -50,6 +51,7 @@ def compare_now(
             interrupt during these ends them, and what was measured before stands.
         blocks: Blocks of each contender in a round.
         calls: Timed calls in a block.
+        lead_in_s: Seconds of untimed calls before those of a block, on a GPU.
         timeout_s: Seconds for all rounds, or None for the setting's limits; each batch of rounds
             gets an equal share of what is left.
         rehearsed: Build every contender once by itself first, where the pool has room for several:
@@ -69,6 +71,7 @@ def compare_now(
         pool=pool,
         observer=observer,
         shape=(blocks, calls),
+        lead_in_s=lead_in_s,
         seed=seed,
         ends_at=None if timeout_s is None else clock() + timeout_s,
         clock=clock,
@@ -102,6 +105,7 @@ class _Series:
         pool: WorkerPool,
         observer: Observer,
         shape: tuple[int, int],
+        lead_in_s: float,
         seed: int,
         ends_at: float | None,
         clock: Clock,
@@ -116,6 +120,7 @@ class _Series:
         self._pool = pool
         self._observer = observer
         self._shape = shape
+        self._lead_in_s = lead_in_s
         self._seed = seed
         self._ends_at = ends_at
         self._clock = clock
@@ -168,6 +173,7 @@ class _Series:
             contenders=self._entered,
             blocks=blocks,
             calls=calls,
+            lead_in_s=self._lead_in_s,
             seed=self._seed * 1_000 + number,
             build_s=self._build_s,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from thunder_tune.values.comparison import Comparison
@@ -53,7 +54,7 @@ def make_recipe(
         verdict=winner.verdict,
         speedup=winner.speedup,
         speedup_ci95=winner.speedup_ci95,
-        accuracy=standing.accuracy,
+        accuracy=standing.accuracy and replace(standing.accuracy, tensors=()),
         peak_memory_bytes=standing.peak_memory_bytes,
         trials=trials,
         processes=len({r.process_id for r in comparison.rounds}),

@@ -131,6 +131,10 @@ class Recipe:
         for plan in data["plans"]:
             if plan["tuning"] is None:  # the field is younger than many a digest
                 del plan["tuning"]
+        for part in (data, *(plan.get("tuning", data) for plan in data["plans"])):
+            accuracy = (part["evidence"] or {}).get("accuracy") or {}
+            if not accuracy.get("tensors", True):  # so is this one
+                del accuracy["tensors"]
         return digest(data)[:12]
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from thunder_tune.errors import InputError
 from thunder_tune.values.comparison import Comparison, Standing, Verdict
 from thunder_tune.values.job import Description, Setting
+from thunder_tune.values.source import ModelSource
 
 StudyState = Literal["running", "interrupted", "done", "failed"]
 
@@ -20,6 +21,8 @@ BASELINES = (
     "thunder",
 )
 """What a user would otherwise run, by the names of family 1's choices."""
+CHANNELS_LAST = ":channels-last"
+"""Ends the name of a back end that runs the model, and its images, in that memory format."""
 
 
 def baselines_for(device: str) -> tuple[str, ...]:
@@ -27,6 +30,23 @@ def baselines_for(device: str) -> tuple[str, ...]:
     if device == "cuda":
         return BASELINES
     return tuple(b for b in BASELINES if b != "torch.compile:reduce-overhead")
+
+
+def peers_for(source: ModelSource, kinds: Collection[str]) -> tuple[str, ...]:
+    """Return the baselines, and those in channels last where PyTorch recommends that.
+
+    It does for convolutional networks; one convolution before attention makes none. In training
+    the format belongs to the parameters themselves, which all that is compared shares, so that
+    none is offered there.
+
+    Args:
+        source: The model.
+        kinds: Of the classes of its ops, see `thunder_tune.program`.
+    """
+    own = baselines_for(source.device)
+    if "conv" not in kinds or "sdpa" in kinds or source.mode == "train":
+        return own
+    return (*own, f"eager{CHANNELS_LAST}", f"torch.compile{CHANNELS_LAST}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

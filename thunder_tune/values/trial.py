@@ -73,6 +73,25 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorAccuracy:
+    """How far one tensor of the results is from its reference.
+
+    Attributes:
+        name: "output", "output['logits']" or "gradient of head.weight".
+        error_ratio: As in `Accuracy`, of this tensor alone.
+        relative_error: Likewise.
+        cosine: Smallest cosine similarity over inputs.
+        part_error: Largest relative error of a few dozen neighbouring elements, on any input.
+    """
+
+    name: str
+    error_ratio: float
+    relative_error: float
+    cosine: float
+    part_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """How far a candidate is from the reference.
 
@@ -87,6 +106,7 @@ class Accuracy:
         policies: Verdict under each policy asked for, by policy name.
         reference: "float64" or "float32".
         inputs: Number of inputs judged, the held-out one included.
+        tensors: Every output, then the gradients with the largest error ratios, worst first.
     """
 
     error_ratio: float
@@ -97,6 +117,7 @@ class Accuracy:
     policies: Mapping[str, bool] = field(default_factory=dict)
     reference: str = "float64"
     inputs: int = 0
+    tensors: tuple[TensorAccuracy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
