@@ -29,6 +29,24 @@ CHINESE: dict[str, str] = {
     "Filter by name, model, machine or state": "按名称、模型、设备或状态筛选",
     "Program, failure or worker contains": "程序、失败或工作进程包含",
     "Connection lost; trying again.": "连接中断，正在重试。",
+    "Cancel": "取消",
+    "Cancel this study?": "取消这个研究？",
+    "Cancel the study": "取消研究",
+    "Let it run": "让它继续运行",
+    "Ending…": "正在结束…",
+    "asked to end": "已请求结束",
+    "run by process": "运行进程",
+    "on": "，机器",
+    "What is measured now is given up; every finished trial is kept.": (
+        "正在进行的测量会被放弃；已完成的试验全部保留。"
+    ),
+    "It can go on later:": "以后可以继续：",
+    "This study does not run: there is nothing to cancel.": "这个研究没有在运行，无需取消。",
+    "The process that ran this study is dead: nothing more will come until it is started again, "
+    "or cancelled.": "运行这个研究的进程已不存在：在重新启动或取消之前，不会再有新结果。",
+    "this page is too old: load it again, then cancel the study": (
+        "页面已过期：请重新加载后再取消研究"
+    ),
     # Columns and labels
     "study": "研究",
     "model": "模型",

@@ -11,7 +11,8 @@ from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts import bars, program_map, trials
 from thunder_tune.dashboards.charts.drawing import Translate
 from thunder_tune.dashboards.source import Progress, Source, progress, summary
-from thunder_tune.storage import StudyRecord, StudySummary, TrialOutline
+from thunder_tune.storage import LeaseRecord, StudyRecord, StudySummary, TrialOutline
+from thunder_tune.study.lease import Life, life_of
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.documents import disturbances
 from thunder_tune.values.fusers import FUSERS
@@ -52,6 +53,8 @@ class StudyView:
 
     summary: StudySummary
     record: StudyRecord
+    lease: LeaseRecord | None
+    life: Life
     progress: Progress
     description: Description | None
     comparison: Comparison | None
@@ -70,6 +73,11 @@ class StudyView:
     def is_running(self) -> bool:
         """Whether more is to come."""
         return self.record.state == "running"
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it is said to run and the process that ran it is dead."""
+        return self.is_running and self.life == "gone"
 
     @property
     def speedup(self) -> float | None:
@@ -105,6 +113,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         NotFoundError: There is no such study.
     """
     database = source.database
+    lease = database.lease(name)
     record, table = database.study(name), source.tables.of(name)
     measured, baselines = insight.measured(table), insight.measured(table, "baseline")
     comparison, effects = database.comparison(name), insight.effects(table)
@@ -117,6 +126,8 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
     return StudyView(
         summary=summary(record, table),
         record=record,
+        lease=lease,
+        life="gone" if lease is None else life_of(lease.owner),
         progress=progress(record, table),
         description=database.description(name),
         comparison=comparison,
