@@ -9,11 +9,13 @@ from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
 from thunder_tune.dashboards import documents, insight, trial_table
+from thunder_tune.dashboards.anatomy import anatomies
 from thunder_tune.dashboards.events import events
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
 from thunder_tune.storage.listing import summary_document
+from thunder_tune.values.codec import to_data
 from thunder_tune.values.documents import program_document
 from thunder_tune.values.space import describe
 
@@ -170,6 +172,23 @@ def recipes(request: Request) -> Document:
 def recipe(request: Request, digest: Digest) -> Document:
     """Return one recipe."""
     return documents.recipe_document(source_of(request).recipe(digest))
+
+
+@router.get("/recipes/{digest}/anatomies")
+def recipe_anatomies(request: Request, digest: Digest) -> Document:
+    """Return of each shape of a recipe its statements, their times and their code, where known."""
+    source = source_of(request)
+    recipe = source.recipe(digest)
+    return {
+        "digest": recipe.digest,
+        "anatomies": [
+            {
+                "inputs": recipe.plans[shape].signature,
+                **documents.finite(to_data(found)),
+            }
+            for shape, found in anatomies(source.database, recipe)
+        ],
+    }
 
 
 @router.get("/machines")

@@ -238,6 +238,30 @@ CHINESE: dict[str, str] = {
     ),
     "No worker has captured the program yet.": "还没有工作进程捕获该程序。",
     "No front end could capture this model.": "没有前端能捕获该模型。",
+    "Where the time goes": "时间花在哪里",
+    "Where the time of one call goes": "一次调用的时间花在哪里",
+    "one call, ms": "一次调用（ms）",
+    "kernels of a whole-program back end": "整程序后端的内核",
+    "Each piece is a region or an op of the recipe, or a kernel of a baseline; what is left to "
+    "the right is time in which the device waits.": (
+        "每一段是配方的一个区域或算子，或基线的一个内核；右侧空余为设备等待的时间。"
+    ),
+    "Each piece is a region or an op of the recipe, or an operator of a baseline, under the "
+    "profiler, which makes small operators look slow.": (
+        "每一段是配方的一个区域或算子，或基线的一个算子，在性能分析器下测得（小算子会显得偏慢）。"
+    ),
+    "Regions and ops": "区域与算子",
+    "ops of one": "单个的算子",
+    "times": "次数",
+    "share": "占比",
+    "code": "代码",
+    "show": "查看",
+    "backward": "反向",
+    "Kernels before and after": "调优前后的内核",
+    "kernel": "内核",
+    "Whole program:": "整个程序：",
+    "Not measured yet. On the machine of the study:": "尚未测量。请在研究所用的机器上运行：",
+    "Generated program": "生成的程序",
     # Recipes
     "Rests on": "依据",
     "Use it": "使用方法",

@@ -122,6 +122,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         if comparison
         else _search_bars(measured, baselines, link_to)
     )
+    front = insight.front([*measured, *baselines])
     importance = [(e.dimension, e.share) for e in effects[:12]]
     return StudyView(
         summary=summary(record, table),
@@ -134,7 +135,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         recipes=database.recipes(name),
         best=insight.best(measured),
         best_baseline=insight.best(baselines),
-        front=insight.front([*measured, *baselines])[:20],
+        front=front[:20],
         failures=_failures(source, name, insight.failures(table)),
         effects=effects[:TOP],
         workers=_workers(table.rows),
@@ -143,7 +144,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         charts={
             "history": trials.history(table, link_to, _),
             "intervals": bars.intervals(contenders, _),
-            "trade_off": trials.trade_off(table, link_to, _),
+            "trade_off": trials.trade_off(table, front, link_to, _),
             "importance": bars.shares(importance, _("Importance of dimensions")),
             "parallel": trials.parallel(table, effects, link_to, _),
         },
@@ -206,7 +207,7 @@ def _search_bars(
     top = sorted(measured, key=lambda r: r.latency_ms or 0.0)[:TOP]
     return [
         bars.Bar(
-            insight.program_of(r) if r.role == "baseline" else f"trial {r.number}",
+            r.program if r.role == "baseline" else f"trial {r.number}",
             r.latency_ms or 0.0,
             r.ci95_ms,
             r.role == "baseline",

@@ -90,6 +90,14 @@ def test_a_recipe_is_found_by_its_digest(client: TestClient, filled: Database):
     assert "does not exist" in get(client, "/api/recipes/000000000000", 404)["error"]
 
 
+def test_what_a_recipes_program_costs_is_told(client: TestClient, filled: Database):
+    (recipe,) = filled.recipes()
+    (found,) = get(client, f"/api/recipes/{recipe.digest}/anatomies")["anatomies"]
+    assert [s["ms"] for s in found["statements"]] == [0.75, 0.25]
+    assert found["baselines"]["torch.compile"]["latency_ms"] == 1.2
+    assert found["inputs"] == "plan 0"
+
+
 def test_a_comparison_has_no_infinity(client: TestClient, filled: Database):
     found = get(client, "/api/studies/vit/comparison")["comparison"]
     eager = next(s for s in found["standings"] if s["name"] == "eager")

@@ -44,8 +44,9 @@ def test_charts_of_trials_link_to_them(filled: Database):
     table = Tables(filled).of("vit")
     link_to = "/x/{}".format
     history = drawn(trials.history(table, link_to, same))
+    front = insight.front(insight.measured(table))
     assert len(links(history)) == 21
-    assert "/x/3" in links(drawn(trials.trade_off(table, link_to, same)))
+    assert "/x/3" in links(drawn(trials.trade_off(table, front, link_to, same)))
     effects = insight.effects(table)
     assert len(links(drawn(trials.parallel(table, effects, link_to, same)))) == 21
 
@@ -53,7 +54,7 @@ def test_charts_of_trials_link_to_them(filled: Database):
 def test_charts_of_nothing_are_none(filled: Database):
     table = Tables(filled).of("bert")
     assert trials.history(table, str, same) is None
-    assert trials.trade_off(table, str, same) is None
+    assert trials.trade_off(table, [], str, same) is None
     assert trials.parallel(table, [], str, same) is None
     assert bars.intervals([], same) is None
     assert bars.shares([], "title") is None
