@@ -273,6 +273,8 @@ CHINESE: dict[str, str] = {
     "Choices for": "选择，输入为",
     "No recipe is stored here yet: a study ends with one.": ("这里还没有配方：研究结束时会生成。"),
     # Machines, comparison, others
+    "Running now": "正在运行",
+    "dead": "已不存在",
     "Results": "结果",
     "System": "系统",
     "Differs from the first": "与第一台的差别",

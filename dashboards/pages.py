@@ -265,7 +265,10 @@ def download(request: Request, digest: Annotated[str, Path(pattern="^[0-9a-f]{12
 @router.get("/machines")
 def machines(request: Request) -> Response:
     """Show the machines and how they differ."""
-    return page(request, "machines.html", machines=source_of(request).database.machines())
+    source = source_of(request)
+    return page(
+        request, "machines.html", machines=source.database.machines(), runs=views.runs(source)
+    )
 
 
 @router.get("/compare")

@@ -47,6 +47,16 @@ class WorkerView:
     last: TrialOutline
 
 
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A study that is said to run: by which process, whether that lives, and its workers."""
+
+    study: str
+    lease: LeaseRecord | None
+    life: Life
+    workers: Sequence[WorkerView]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyView:
     """A study, ready to be shown; charts are None where there is nothing to draw."""
@@ -106,6 +116,21 @@ class StudyView:
         return disturbances(self.comparison) if self.comparison else {}
 
 
+def runs(source: Source) -> list[RunView]:
+    """Return the studies that are said to run, the newest first."""
+    found = []
+    for one in source.database.studies():
+        if one.state == "running":
+            lease = source.database.lease(one.name)
+            workers = _workers(source.tables.of(one.name).rows)
+            found.append(RunView(one.name, lease, _life(lease), workers))
+    return found
+
+
+def _life(lease: LeaseRecord | None) -> Life:
+    return "gone" if lease is None else life_of(lease.owner)
+
+
 def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> StudyView:
     """Gather everything about a study.
 
@@ -128,7 +153,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         summary=summary(record, table),
         record=record,
         lease=lease,
-        life="gone" if lease is None else life_of(lease.owner),
+        life=_life(lease),
         progress=progress(record, table),
         description=database.description(name),
         comparison=comparison,
@@ -162,13 +187,20 @@ class ProgramView:
     classes: Sequence[tuple[str, str, int, str, str]]
 
 
+def plan_of(found: Description, assignment: Mapping[str, str]) -> Plan | None:
+    """Return where an assignment puts the ops; None for what has no ops to put."""
+    if not found.program.is_captured or assignment.get(PROGRAM, COMPOSED) != COMPOSED:
+        return None
+    return resolve(found.program, assignment)
+
+
 def program_view(
     found: Description, assignment: Mapping[str, str], _: Translate
 ) -> ProgramView | None:
     """Show where an assignment puts the ops; None for what has no ops to put."""
-    if not found.program.is_captured or assignment.get(PROGRAM, COMPOSED) != COMPOSED:
+    plan = plan_of(found, assignment)
+    if plan is None:
         return None
-    plan = resolve(found.program, assignment)
     used: dict[str, int] = {}
     for target in plan.targets:
         used[target] = used.get(target, 0) + 1

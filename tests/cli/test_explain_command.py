@@ -128,7 +128,7 @@ def test_what_was_measured_is_kept_beside_the_recipe(recipe):
     database.close()
     assert found is not None
     assert found.costs is not None
-    assert [s.place for s in found.statements][:1] == ["torch"]
+    assert "addmm_gelu" in {s.place for s in found.statements if s.ms}
     assert found.texts[0].title == "forward"
 
 
