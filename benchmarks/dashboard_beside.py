@@ -2,8 +2,9 @@
 
     python benchmarks/dashboard_beside.py --pairs 5 --clients 10
 
-Runs studies of eight workers with a result every tenth of a second, in turn alone and beside a dashboard with readers of
-their pages, and prints for each pair how many times longer the watched one took, and the median.
+Runs studies of eight workers with a result every tenth of a second, in turn alone and beside a
+dashboard with readers of their pages, and prints for each pair how many times longer the watched
+one took, and the median.
 """
 
 from __future__ import annotations

@@ -158,6 +158,7 @@ CHINESE: dict[str, str] = {
     "Baselines and candidates, not confirmed": "基线与候选（未确认）",
     "Importance of dimensions": "各维度的重要性",
     "Choices of the fastest trials": "最快试验的选择",
+    "The other dimensions": "其余维度",
     "Choice by choice": "逐项选择",
     "Failures by cause": "按原因归类的失败",
     "Setting": "设置",

@@ -23,7 +23,9 @@ from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure
 
 TOP = 8
-"""Candidates beside the baselines, and dimensions that are shown choice by choice."""
+"""Candidates beside the baselines, and dimensions that are shown at once choice by choice."""
+MOST_DIMENSIONS = 60
+"""Dimensions that are shown choice by choice at all."""
 
 LinkTo = Callable[[int], str | None]
 
@@ -162,7 +164,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         best_baseline=insight.best(baselines),
         front=front[:20],
         failures=_failures(source, name, insight.failures(table)),
-        effects=effects[:TOP],
+        effects=effects[:MOST_DIMENSIONS],
         workers=_workers(table.rows),
         drawn=min(len(measured), len(insight.thinned(measured, trials.POINTS))),
         measured=len(measured),
