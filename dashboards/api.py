@@ -15,7 +15,6 @@ from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
 from thunder_tune.storage.listing import summary_document
-from thunder_tune.study.lease import life_of
 from thunder_tune.values.codec import to_data
 from thunder_tune.values.documents import program_document
 from thunder_tune.values.space import describe
@@ -67,7 +66,7 @@ def study(request: Request, name: Name) -> Document:
         **documents.study_document(
             summary_document(summary(record, table)), record, progress(record, table), found
         ),
-        "controller": lease and documents.lease_document(lease, life_of(lease.owner)),
+        "controller": documents.lease_document(lease, views.life(lease)),
     }
 
 

@@ -56,7 +56,9 @@ def description_document(found: Description) -> Document:
 
 def lease_document(lease: LeaseRecord | None, life: Life) -> Document | None:
     """Return which process runs a study, as `thunder-tune status --json` prints it."""
-    return lease and {
+    if lease is None:
+        return None
+    return {
         "host": lease.owner.host,
         "process_id": lease.owner.process_id,
         "since": lease.since.isoformat(),

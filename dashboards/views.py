@@ -125,11 +125,12 @@ def runs(source: Source) -> list[RunView]:
         if one.state == "running":
             lease = source.database.lease(one.name)
             workers = _workers(source.tables.of(one.name).rows)
-            found.append(RunView(one.name, lease, _life(lease), workers))
+            found.append(RunView(one.name, lease, life(lease), workers))
     return found
 
 
-def _life(lease: LeaseRecord | None) -> Life:
+def life(lease: LeaseRecord | None) -> Life:
+    """Say whether the process that runs a study lives; where there is none, it is gone."""
     return "gone" if lease is None else life_of(lease.owner)
 
 
@@ -155,7 +156,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         summary=summary(record, table),
         record=record,
         lease=lease,
-        life=_life(lease),
+        life=life(lease),
         progress=progress(record, table),
         description=database.description(name),
         comparison=comparison,
