@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
@@ -143,6 +143,9 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
     database = source.database
     lease = database.lease(name)
     record, table = database.study(name), source.tables.of(name)
+    how_far = progress(record, table)
+    if life(lease) == "gone":
+        how_far = replace(how_far, left_s=None)
     measured, baselines = insight.measured(table), insight.measured(table, "baseline")
     comparison, effects = database.comparison(name), insight.effects(table)
     contenders = (
@@ -157,7 +160,7 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         record=record,
         lease=lease,
         life=life(lease),
-        progress=progress(record, table),
+        progress=how_far,
         description=database.description(name),
         comparison=comparison,
         recipes=database.recipes(name),

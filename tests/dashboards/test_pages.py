@@ -212,3 +212,11 @@ def test_a_program_that_was_not_measured_says_how(client: TestClient, database: 
     database.save_recipe("a b", make_recipe())
     text = client.get("/studies/a b/program").text
     assert "thunder-tune explain &#39;a b&#39; --trace --profile" in text
+
+
+def test_a_study_whose_process_is_dead_says_so(client: TestClient, filled: Database):
+    for _ in range(3):
+        filled.add_trial("bert", make_result())
+    text = client.get("/studies/bert").text
+    assert "The process that ran this study is dead" in text
+    assert "first to last result" in text  # no time left

@@ -78,6 +78,14 @@ def test_what_is_not_finite_is_left_out():
     drawn(repeats.in_order((1.0, nan, 2.0, inf), same))
 
 
+def test_one_wild_interval_does_not_hide_the_others():
+    wild = bars.Bar("c", 10.0, (0.02, 6000.0), False)
+    near = [bars.Bar(n, ms, (ms, ms), False) for n, ms in (("a", 1.0), ("b", 1.1))]
+    root = drawn(bars.intervals([*near, wild], same))
+    first, second, _third = (float(e.get("cx", 0)) for e in root.iter() if "circle" in e.tag)
+    assert second - first > 1
+
+
 @settings(deadline=None)
 @given(st.lists(st.floats(), min_size=2, max_size=60))
 def test_any_repeats_can_be_drawn(samples: list[float]):
