@@ -76,7 +76,7 @@ def main() -> None:
         fill_many(database, "many", asked.trials, dimensions=asked.dimensions)
         client = TestClient(create_app(Source.of(database)), base_url="http://127.0.0.1")
         warm()  # as the server does
-        get(client, "/machines")
+        get(client, "/recipes")
         first = milliseconds(lambda: get(client, "/studies/many"))
         last = {}
         for path in PATHS:
