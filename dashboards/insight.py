@@ -129,7 +129,7 @@ def _effect(
 ) -> DimensionEffect | None:
     has = codes != ABSENT
     codes, latency = codes[has], latency[has]
-    present = np.flatnonzero(np.bincount(codes))
+    present = np.flatnonzero(np.bincount(codes)).tolist()
     if len(present) < 2:
         return None
     log = np.log(latency)

@@ -47,19 +47,19 @@ class TrialTable:
         return self.rows[-1].number if self.rows else -1
 
     def extend(self, outlined: Sequence[Outlined]) -> None:
-        """Append rows."""
+        """Append rows; readers in other threads find in the columns what they find in the rows."""
         for names, found in groupby(outlined, key=lambda one: tuple(one[1])):
             run = list(found)  # of equal dimensions: column by column, a million steps are quick
             first = len(self.rows)
+            columns = zip(*(assignment.values() for _row, assignment in run), strict=True)
+            for name, chosen in zip(names, columns, strict=True):
+                self._append(name, chosen, first)
+            for column in self.codes.values():
+                _pad(column, first + len(run))
             self.rows.extend(row for row, _assignment in run)
             for row, _assignment in run:
                 if row.state == "complete" and row.latency_ms:
                     self.measured.setdefault(row.role, []).append(row)
-            columns = zip(*(assignment.values() for _row, assignment in run), strict=True)
-            for name, chosen in zip(names, columns, strict=True):
-                self._append(name, chosen, first)
-        for column in self.codes.values():
-            _pad(column, len(self.rows))
 
     def _append(self, name: str, chosen: Sequence[str], first: int) -> None:
         """Append the choices of one dimension, for rows that begin at `first`."""

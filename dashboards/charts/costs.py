@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from thunder_tune.dashboards.charts.drawing import (
+    Scale,
     Translate,
     group,
     is_drawn,
@@ -68,13 +69,13 @@ def costs(anatomy: Anatomy, tones: Mapping[str, int], _: Translate) -> Markup | 
     return picture(WIDTH, height, _("Where the time of one call goes"), *parts)
 
 
-def _bar(pieces: Sequence[Piece], beside: Costs, x: object, y: float) -> list[Markup]:
-    assert callable(x)
+def _bar(pieces: Sequence[Piece], beside: Costs, x: Scale, y: float) -> list[Markup]:
+    whole = beside.work_ms if beside.work_ms > 0 else None
     found, at = [], 0.0
     for said, ms, tone in pieces:
         left, right = x(at), x(at + ms)
         at += ms
-        words = f"{said} · {milliseconds(ms)} · {percent(ms / beside.work_ms)}"
+        words = f"{said} · {milliseconds(ms)} · {percent(whole and ms / whole)}"
         drawn = tag("rect", x=left, y=y, width=right - left, height=28, class_=f"piece tone{tone}")
         found.append(group([tag("title", words), drawn]))
     return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts import bars, drawing, program_map, repeats, trials
+from thunder_tune.dashboards.charts.costs import costs
 from thunder_tune.dashboards.trial_table import Tables
 from thunder_tune.storage import Database
-from thunder_tune.testing.sample_values import make_program
+from thunder_tune.testing.sample_values import make_anatomy, make_program
 from thunder_tune.values.plan import resolve
 
 EVIL = "</svg><script>alert(1)</script>&\"'"
@@ -115,3 +117,15 @@ def test_the_program_is_drawn_op_by_op():
     assert titles == ["0 torch.nn.functional.linear · cudnn · linear-0"]
     whole = resolve(program, {"program": "eager"})
     assert program_map.program_map(program, whole, same) is None
+
+
+def test_costs_without_work_are_drawn_all_the_same():
+    anatomy = make_anatomy()
+    assert anatomy.costs is not None
+    root = drawn(costs(anatomy, {"torch": 0, "inductor": 1}, same))
+    pieces = [e for e in root.iter() if e.get("class", "").startswith("piece")]
+    assert [e.get("class") for e in pieces[:2]] == ["piece tone0", "piece tone1"]
+    nothing = replace(anatomy.costs, work_ms=0.0, latency_ms=0.0, kernels=())
+    drawn(costs(replace(anatomy, costs=nothing), {}, same))
+    assert costs(replace(anatomy, costs=nothing, statements=(), baselines={}), {}, same) is None
+    assert costs(replace(anatomy, costs=None), {}, same) is None
