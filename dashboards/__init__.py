@@ -1,1 +1,1 @@
-"""The web application: it shows what the database holds, and changes nothing."""
+"""The web application: it shows what the database holds, and can end a study."""

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from thunder_tune.dashboards import documents, insight, trial_table
+from thunder_tune.dashboards import documents, insight, trial_table, views
+from thunder_tune.dashboards.anatomy import anatomies
 from thunder_tune.dashboards.events import events
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
 from thunder_tune.storage.listing import summary_document
+from thunder_tune.values.codec import to_data
 from thunder_tune.values.documents import program_document
 from thunder_tune.values.space import describe
 
@@ -59,10 +61,13 @@ def study(request: Request, name: Name) -> Document:
     source = source_of(request)
     record = source.database.study(name)
     table = source.tables.of(name)
-    found = source.database.description(name)
-    return documents.study_document(
-        summary_document(summary(record, table)), record, progress(record, table), found
-    )
+    found, lease = source.database.description(name), source.database.lease(name)
+    return {
+        **documents.study_document(
+            summary_document(summary(record, table)), record, progress(record, table), found
+        ),
+        "controller": documents.lease_document(lease, views.life(lease)),
+    }
 
 
 @router.get("/studies/{name}/events", response_class=StreamingResponse)
@@ -132,7 +137,8 @@ def failures(request: Request, name: Name) -> Document:
     for group in groups:
         example = examples.get(group.numbers[0])
         message, log = (example.message, example.log) if example else (group.cause, "")
-        found.append(documents.failure_document(group, message, log))
+        excerpt = source.log_excerpt(log) if log else None
+        found.append(documents.failure_document(group, message, log, excerpt))
     return {"study": name, "failures": found}
 
 
@@ -144,12 +150,28 @@ def importance(request: Request, name: Name) -> Document:
 
 
 @router.get("/studies/{name}/program")
-def program(request: Request, name: Name) -> Document:
-    """Return the captured program and the search space."""
-    found = source_of(request).database.description(name)
+def program(
+    request: Request,
+    name: Name,
+    number: Annotated[int | None, Query(alias="trial", ge=0, le=2**31 - 1)] = None,
+) -> Document:
+    """Return the captured program, the search space, and where a trial runs each op."""
+    source = source_of(request)
+    found = source.database.description(name)
     if found is None:
         raise NotFoundError(f"study {name!r} has no program yet: no worker has captured it")
-    return {"program": program_document(found.program), "dimensions": describe(found.space)}
+    plan = None
+    if number is not None:
+        plan = views.plan_of(found, source.trial(name, number).result.candidate.assignment)
+    return {
+        "program": program_document(found.program),
+        "dimensions": describe(found.space),
+        "plan": plan
+        and {
+            "targets": list(plan.targets),
+            "regions": [{"fuser": r.fuser, "ops": list(r.ops)} for r in plan.regions],
+        },
+    }
 
 
 @router.get("/studies/{name}/comparison")
@@ -172,8 +194,28 @@ def recipe(request: Request, digest: Digest) -> Document:
     return documents.recipe_document(source_of(request).recipe(digest))
 
 
+@router.get("/recipes/{digest}/anatomies")
+def recipe_anatomies(request: Request, digest: Digest) -> Document:
+    """Return of each shape of a recipe its statements, their times and their code, where known."""
+    source = source_of(request)
+    recipe = source.recipe(digest)
+    return {
+        "digest": recipe.digest,
+        "anatomies": [
+            {
+                "inputs": recipe.plans[shape].signature,
+                **documents.finite(to_data(found)),
+            }
+            for shape, found in anatomies(source.database, recipe)
+        ],
+    }
+
+
 @router.get("/machines")
 def machines(request: Request) -> Document:
-    """List the machines that results were measured on."""
-    found = source_of(request).database.machines()
-    return {"machines": [documents.machine_document(machine) for machine in found]}
+    """List the machines that results were measured on, and what runs."""
+    source = source_of(request)
+    return {
+        "machines": [documents.machine_document(m) for m in source.database.machines()],
+        "running": [documents.run_document(run) for run in views.runs(source)],
+    }

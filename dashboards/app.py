@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from thunder_tune.__about__ import __version__
-from thunder_tune.dashboards import api, pages
+from thunder_tune.dashboards import actions, api, pages
 from thunder_tune.dashboards.recent import Recent
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.security import LOCAL_NAMES, Guard
@@ -38,7 +39,7 @@ def create_app(
     """Make the application for one database, which the caller closes.
 
     Args:
-        source: Of the database to show; nothing is written to it.
+        source: Of the database to show; nothing is written to it but the wish that a study ends.
         token: See `Guard`.
         hosts: See `Guard`.
         is_closing: Whether the server is about to end: streams of events then end too.
@@ -54,9 +55,11 @@ def create_app(
     )
     app.state.source = source
     app.state.is_closing = is_closing
+    app.state.form_key = secrets.token_bytes(32)
     app.state.views = Recent[StudyView](FRESH_S)
     app.include_router(api.router)
     app.include_router(pages.router)
+    app.include_router(actions.router)
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     app.add_exception_handler(ThunderTuneError, _own_error)
     app.add_exception_handler(HTTPException, _http_error)

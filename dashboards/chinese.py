@@ -29,6 +29,24 @@ CHINESE: dict[str, str] = {
     "Filter by name, model, machine or state": "按名称、模型、设备或状态筛选",
     "Program, failure or worker contains": "程序、失败或工作进程包含",
     "Connection lost; trying again.": "连接中断，正在重试。",
+    "Cancel": "取消",
+    "Cancel this study?": "取消这个研究？",
+    "Cancel the study": "取消研究",
+    "Let it run": "让它继续运行",
+    "Ending…": "正在结束…",
+    "asked to end": "已请求结束",
+    "run by process": "运行进程",
+    "on": "，机器",
+    "What is measured now is given up; every finished trial is kept.": (
+        "正在进行的测量会被放弃；已完成的试验全部保留。"
+    ),
+    "It can go on later:": "以后可以继续：",
+    "This study does not run: there is nothing to cancel.": "这个研究没有在运行，无需取消。",
+    "The process that ran this study is dead: nothing more will come until it is started again, "
+    "or cancelled.": "运行这个研究的进程已不存在：在重新启动或取消之前，不会再有新结果。",
+    "this page is too old: load it again, then cancel the study": (
+        "页面已过期：请重新加载后再取消研究"
+    ),
     # Columns and labels
     "study": "研究",
     "model": "模型",
@@ -140,6 +158,7 @@ CHINESE: dict[str, str] = {
     "Baselines and candidates, not confirmed": "基线与候选（未确认）",
     "Importance of dimensions": "各维度的重要性",
     "Choices of the fastest trials": "最快试验的选择",
+    "The other dimensions": "其余维度",
     "Choice by choice": "逐项选择",
     "Failures by cause": "按原因归类的失败",
     "Setting": "设置",
@@ -222,6 +241,30 @@ CHINESE: dict[str, str] = {
     ),
     "No worker has captured the program yet.": "还没有工作进程捕获该程序。",
     "No front end could capture this model.": "没有前端能捕获该模型。",
+    "Where the time goes": "时间花在哪里",
+    "Where the time of one call goes": "一次调用的时间花在哪里",
+    "one call, ms": "一次调用（ms）",
+    "kernels of a whole-program back end": "整程序后端的内核",
+    "Each piece is a region or an op of the recipe, or a kernel of a baseline; what is left to "
+    "the right is time in which the device waits.": (
+        "每一段是配方的一个区域或算子，或基线的一个内核；右侧空余为设备等待的时间。"
+    ),
+    "Each piece is a region or an op of the recipe, or an operator of a baseline, under the "
+    "profiler, which makes small operators look slow.": (
+        "每一段是配方的一个区域或算子，或基线的一个算子，在性能分析器下测得（小算子会显得偏慢）。"
+    ),
+    "Regions and ops": "区域与算子",
+    "ops of one": "单个的算子",
+    "times": "次数",
+    "share": "占比",
+    "code": "代码",
+    "show": "查看",
+    "backward": "反向",
+    "Kernels before and after": "调优前后的内核",
+    "kernel": "内核",
+    "Whole program:": "整个程序：",
+    "Not measured yet. On the machine of the study:": "尚未测量。请在研究所用的机器上运行：",
+    "Generated program": "生成的程序",
     # Recipes
     "Rests on": "依据",
     "Use it": "使用方法",
@@ -233,6 +276,8 @@ CHINESE: dict[str, str] = {
     "Choices for": "选择，输入为",
     "No recipe is stored here yet: a study ends with one.": ("这里还没有配方：研究结束时会生成。"),
     # Machines, comparison, others
+    "Running now": "正在运行",
+    "dead": "已不存在",
     "Results": "结果",
     "System": "系统",
     "Differs from the first": "与第一台的差别",

@@ -7,8 +7,10 @@ from typing import Any
 
 from thunder_tune.dashboards.insight import DimensionEffect, FailureGroup
 from thunder_tune.dashboards.source import Progress
-from thunder_tune.storage import Machine, StudyRecord, TrialRecord
+from thunder_tune.dashboards.views import RunView
+from thunder_tune.storage import LeaseRecord, Machine, StudyRecord, TrialRecord
 from thunder_tune.storage.listing import trial_document
+from thunder_tune.study.lease import Life
 from thunder_tune.values.codec import to_data
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.documents import Document, failure_text, measured_document, pair
@@ -49,6 +51,36 @@ def description_document(found: Description) -> Document:
         "fingerprint": to_data(found.fingerprint),
         "notes": list(found.notes),
         "failure": failure_text(found.failure) or None,
+    }
+
+
+def lease_document(lease: LeaseRecord | None, life: Life) -> Document | None:
+    """Return which process runs a study, as `thunder-tune status --json` prints it."""
+    if lease is None:
+        return None
+    return {
+        "host": lease.owner.host,
+        "process_id": lease.owner.process_id,
+        "since": lease.since.isoformat(),
+        "life": life,
+        "is_cancelled": lease.is_cancelled,
+    }
+
+
+def run_document(run: RunView) -> Document:
+    """Return a study that runs, and what its workers have done."""
+    return {
+        "study": run.study,
+        "controller": lease_document(run.lease, run.life),
+        "workers": [
+            {
+                "name": w.name,
+                "results": w.trials,
+                "failed": w.failed,
+                "last_at": w.last.created_at.isoformat(),
+            }
+            for w in run.workers
+        ],
     }
 
 
@@ -107,13 +139,16 @@ def recipe_document(recipe: Recipe) -> Document:
     return {**finite(to_data(recipe)), "digest": recipe.digest}
 
 
-def failure_document(group: FailureGroup, message: str, log: str) -> Document:
-    """Return failures of one cause with an example."""
+def failure_document(
+    group: FailureGroup, message: str, log: str, excerpt: str | None = None
+) -> Document:
+    """Return failures of one cause with an example, and the end of its log."""
     return {
         "kind": group.kind,
         "message": message,
         "times": group.times,
         "log": log or None,
+        "log_end": excerpt,
         "trials": list(group.numbers),
     }
 

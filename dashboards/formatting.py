@@ -21,11 +21,14 @@ def milliseconds(value: float | None) -> str:
 
 
 def interval(values: tuple[float, float] | None) -> str:
-    """Write an interval of latencies in milliseconds."""
+    """Write an interval of latencies, both ends in the unit that suits the upper one."""
     if values is None:
         return NONE
     lo, hi = values
-    return f"{significant(lo)} – {significant(hi)} ms"
+    factor, unit = (1e-3, "s") if 1000 <= hi < math.inf else (1.0, "ms")
+    if 0 < hi < 1:
+        factor, unit = 1000.0, "µs"
+    return f"{significant(factor * lo)} – {significant(factor * hi)} {unit}"
 
 
 def seconds(value: float | None) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from thunder_tune.dashboards.trial_table import ABSENT, TrialTable
 from thunder_tune.storage import TrialOutline
-from thunder_tune.values.space import PROGRAM
 
 LEAST_TRIALS = 5
 """Measured trials below which nothing is said about dimensions."""
@@ -46,9 +45,9 @@ class DimensionEffect:
     choices: tuple[ChoiceEffect, ...]
 
 
-def measured(table: TrialTable, role: str = "search") -> list[TrialOutline]:
+def measured(table: TrialTable, role: str = "search") -> Sequence[TrialOutline]:
     """Return the complete trials of one role that have a latency."""
-    return [r for r in table.rows if r.role == role and r.state == "complete" and r.latency_ms]
+    return table.measured.get(role, [])
 
 
 def best(rows: Sequence[TrialOutline]) -> TrialOutline | None:
@@ -68,11 +67,14 @@ def improvements(rows: Sequence[TrialOutline]) -> list[TrialOutline]:
 def front(rows: Sequence[TrialOutline]) -> list[TrialOutline]:
     """Return the trials that no other beats in both latency and error, fastest first."""
     judged = [r for r in rows if r.error_ratio is not None and math.isfinite(r.error_ratio)]
-    found: list[TrialOutline] = []
-    for row in sorted(judged, key=lambda r: (_latency(r), _error(r))):
-        if not found or _error(row) < _error(found[-1]):
-            found.append(row)
-    return found
+    if not judged:
+        return []
+    latency = np.fromiter((_latency(r) for r in judged), np.float64, len(judged))
+    error = np.fromiter((_error(r) for r in judged), np.float64, len(judged))
+    order = np.lexsort((error, latency))  # by latency, and of equal ones by error
+    in_order = error[order]
+    least_before = np.minimum.accumulate(np.concatenate(([math.inf], in_order[:-1])))
+    return [judged[i] for i in order[in_order < least_before]]
 
 
 def thinned(rows: Sequence[TrialOutline], at_most: int) -> list[TrialOutline]:
@@ -127,7 +129,7 @@ def _effect(
 ) -> DimensionEffect | None:
     has = codes != ABSENT
     codes, latency = codes[has], latency[has]
-    present = np.unique(codes)
+    present = np.flatnonzero(np.bincount(codes)).tolist()
     if len(present) < 2:
         return None
     log = np.log(latency)
@@ -144,11 +146,6 @@ def _effect(
         )
     share = between / total if total > 0 else 0.0
     return DimensionEffect(name, share, tuple(sorted(found, key=lambda c: c.median_ms)))
-
-
-def program_of(row: TrialOutline) -> str:
-    """Return the whole-program back end of a trial, or "composed"."""
-    return row.assignment[PROGRAM]
 
 
 def _latency(row: TrialOutline) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from thunder_tune.dashboards import insight, languages, trial_table, views
+from thunder_tune.dashboards.anatomy import anatomies, anatomy_views
 from thunder_tune.dashboards.api import AskedTrials, Digest, Name, Number, source_of
 from thunder_tune.dashboards.charts import bars, repeats
 from thunder_tune.dashboards.recent import Recent
@@ -128,7 +130,6 @@ def trials(request: Request, name: Name, asked: AskedTrials) -> Response:
         total=total,
         asked=query,
         pages=max(1, -(-total // PAGE)),
-        program_of=insight.program_of,
     )
 
 
@@ -157,6 +158,11 @@ def trial(
         count=source.database.count(name)[0],
         choices=[(d, mine.get(d), theirs.get(d)) for d in sorted({*mine, *theirs})],
         program=mine.get(PROGRAM, COMPOSED),
+        recipes=[
+            r
+            for r in source.database.recipes(name)
+            if dict(r.plans[0].assignment) == mine and any(anatomies(source.database, r))
+        ],
         excerpt=source.log_excerpt(failure.log) if failure and failure.log else None,
         phases=bars.phases(result.phase_s, _),
         distribution=timing
@@ -176,13 +182,25 @@ def program(
     found = source.database.description(name)
     if number is None:
         rows = insight.measured(source.tables.of(name))
-        best = insight.best([r for r in rows if insight.program_of(r) == COMPOSED])
+        best = insight.best([r for r in rows if r.program == COMPOSED])
         number = best.number if best else None
     assignment = None if number is None else source.trial(name, number).result.candidate.assignment
     view = None
     if found is not None and assignment is not None:
         view = views.program_view(found, assignment, _)
-    return page(request, "program.html", name=name, found=found, number=number, view=view)
+    recipes = source.database.recipes(name)
+    known = anatomy_views(source.database, recipes, view.tones if view else {}, _)
+    return page(
+        request,
+        "program.html",
+        name=name,
+        found=found,
+        number=number,
+        view=view,
+        anatomies=known,
+        has_recipe=bool(recipes),
+        shell_name=shlex.quote(name),
+    )
 
 
 @router.get("/recipes")
@@ -206,7 +224,34 @@ def recipe(request: Request, digest: Digest) -> Response:
             if b.latency_ms is not None
         ]
         chart = bars.intervals([own, *others], _)
-    return page(request, "recipe.html", recipe=found, evidence=evidence, chart=chart)
+    known = anatomy_views(source.database, [found], {}, _)
+    return page(
+        request, "recipe.html", recipe=found, evidence=evidence, chart=chart, anatomies=known
+    )
+
+
+@router.get("/recipes/{digest}/texts/{position}")
+def text(
+    request: Request,
+    digest: Digest,
+    position: Annotated[int, Path(ge=0, le=10_000)],
+    shape: Annotated[int, Query(ge=0, le=1000)] = 0,
+) -> Response:
+    """Show a trace, or the code that was generated for a region."""
+    source = source_of(request)
+    recipe = source.recipe(digest)
+    texts = next((a.texts for s, a in anatomies(source.database, recipe) if s == shape), ())
+    if position >= len(texts):
+        raise NotFoundError(f"text {position} of recipe {digest} does not exist: it has none such")
+    return page(
+        request,
+        "text.html",
+        recipe=recipe,
+        shape=shape,
+        text=texts[position],
+        texts=texts,
+        position=position,
+    )
 
 
 @router.get("/recipes/{digest}/download")
@@ -220,7 +265,10 @@ def download(request: Request, digest: Annotated[str, Path(pattern="^[0-9a-f]{12
 @router.get("/machines")
 def machines(request: Request) -> Response:
     """Show the machines and how they differ."""
-    return page(request, "machines.html", machines=source_of(request).database.machines())
+    source = source_of(request)
+    return page(
+        request, "machines.html", machines=source.database.machines(), runs=views.runs(source)
+    )
 
 
 @router.get("/compare")

@@ -148,7 +148,7 @@ def _fastest(database: Database, study: str) -> list[str]:
         [
             (
                 r.number,
-                insight.program_of(r),
+                r.program,
                 formatting.milliseconds(r.latency_ms),
                 formatting.ratio(r.error_ratio),
                 formatting.memory(r.peak_memory_bytes),

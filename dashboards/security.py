@@ -1,14 +1,17 @@
 """Who may read: a token unless on this machine alone, known host names, headers for the browser.
 
-The application only reads: every method but GET and HEAD is refused, so that there is nothing
-that another site could make a browser do here.
+The application reads, but for one action: a POST to `/studies/NAME/cancel`. Another site could
+make a browser send that, so it must come from a page of this server, twice proven: by what the
+browser says of its origin, and by a seal that only this server's pages hold.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import re
 from collections.abc import Collection
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
@@ -24,11 +27,24 @@ HEADERS = {
         "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with less, a browser hides a form's origin from us too
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+
+ACTIONS = re.compile(r"/studies/[^/]+/cancel")
+"""Paths at which something is done, by POST alone."""
+
+
+def seal_of(key: bytes, action: str) -> str:
+    """Return what a form must hold to do `action`: nobody without `key` can make it."""
+    return hmac.new(key, action.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def is_sealed(key: bytes, action: str, given: str) -> bool:
+    """Tell whether a form holds the seal of an action."""
+    return hmac.compare_digest(seal_of(key, action).encode(), given.encode("utf-8", "replace"))
 
 
 class Guard:
@@ -69,7 +85,10 @@ class Guard:
         if self._hosts is not None and _name_of(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse("this server has another name", 421)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET", 405, {"allow": "GET, HEAD"})
+            if scope["method"] != "POST" or not ACTIONS.fullmatch(scope["path"]):
+                return PlainTextResponse("only GET", 405, {"allow": "GET, HEAD"})
+            if not _is_from_here(headers):
+                return PlainTextResponse("only a page of this server may ask for that", 403)
         if self._token is None or self._has_token(headers):
             return None
         return self._entry(scope) or PlainTextResponse(
@@ -97,6 +116,13 @@ class Guard:
         return self._token is not None and hmac.compare_digest(
             given.encode("utf-8", "replace"), self._token.encode()
         )
+
+
+def _is_from_here(headers: Headers) -> bool:
+    """Tell whether a request comes from a page of this server, or from no browser."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    is_own = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+    return is_own and site == "same-origin"
 
 
 def _local_path(scope: Scope) -> str:

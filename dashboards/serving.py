@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import uvicorn
 
+from thunder_tune.dashboards import templating
 from thunder_tune.dashboards.app import create_app
 from thunder_tune.dashboards.security import LOCAL_NAMES
 from thunder_tune.dashboards.source import Source
@@ -81,5 +82,6 @@ def serve(database: Database, listener: socket.socket, *, host: str, token: str 
 
 def _warm(source: Source) -> None:
     """Read the newest studies ahead; what goes wrong is told to whoever asks for a page."""
+    templating.warm()
     with suppress(ThunderTuneError):
         source.tables.warm([summary.name for summary in source.database.studies()])

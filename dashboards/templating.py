@@ -31,6 +31,12 @@ def render(template: str, language: str, **values: Any) -> str:  # noqa: ANN401
     return found.render(_=languages.translator(language), language=language, **values)
 
 
+def warm() -> None:
+    """Compile all templates, so that no first page waits for its own."""
+    for name in _environment.list_templates(extensions=["html"]):
+        _environment.get_template(name)
+
+
 def text_of(file: str) -> str:
     """Return a static file, for pages that carry it inside."""
     return (FOLDER / "static" / file).read_text(encoding="utf-8")

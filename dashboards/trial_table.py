@@ -5,15 +5,17 @@ Trials are only ever added, so a table is brought up to date by reading what fol
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
 
-from thunder_tune.storage import Database, TrialOutline
-from thunder_tune.values.space import COMPOSED, PROGRAM
+from thunder_tune.storage import Database, Outlined, TrialOutline
 
 KEPT = 4
 """Studies whose tables stay in memory."""
@@ -27,14 +29,16 @@ class TrialTable:
     """Rows by number, and every dimension's choices as small codes.
 
     Attributes:
-        rows: Outlines; their assignments hold the program alone.
+        rows: Outlines.
         codes: For each dimension the code of each row's choice, or `ABSENT`.
         choices: For each dimension its choices by code.
+        measured: By role, the complete rows that have a latency.
     """
 
     rows: list[TrialOutline] = field(default_factory=list)
     codes: dict[str, array[int]] = field(default_factory=dict)
     choices: dict[str, list[str]] = field(default_factory=dict)
+    measured: dict[str, list[TrialOutline]] = field(default_factory=dict)
     _code_of: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -42,32 +46,47 @@ class TrialTable:
         """The last row's number, -1 for none."""
         return self.rows[-1].number if self.rows else -1
 
-    def extend(self, outlines: Sequence[TrialOutline]) -> None:
-        """Append rows."""
-        codes, code_of = self.codes, self._code_of  # a million steps: nothing is looked up twice
-        for outline in outlines:
-            length = len(self.rows)
-            for name, choice in outline.assignment.items():
-                column = codes.get(name)
-                if column is None:
-                    column = codes[name] = array("i")
-                    self.choices[name], code_of[name] = [], {}
-                if len(column) < length:
-                    _pad(column, length)
-                known = code_of[name]
-                code = known.get(choice)
-                if code is None:
-                    code = known[choice] = len(known)
-                    self.choices[name].append(choice)
-                column.append(code)
-            program = outline.assignment.get(PROGRAM, COMPOSED)
-            self.rows.append(replace(outline, assignment={PROGRAM: program}))
-        for column in codes.values():
-            _pad(column, len(self.rows))
+    def extend(self, outlined: Sequence[Outlined]) -> None:
+        """Append rows; readers in other threads find in the columns what they find in the rows."""
+        for names, found in groupby(outlined, key=lambda one: tuple(one[1])):
+            run = list(found)  # of equal dimensions: column by column, a million steps are quick
+            first = len(self.rows)
+            columns = zip(*(assignment.values() for _row, assignment in run), strict=True)
+            for name, chosen in zip(names, columns, strict=True):
+                self._append(name, chosen, first)
+            for column in self.codes.values():
+                _pad(column, first + len(run))
+            self.rows.extend(row for row, _assignment in run)
+            for row, _assignment in run:
+                if row.state == "complete" and row.latency_ms:
+                    self.measured.setdefault(row.role, []).append(row)
+
+    def _append(self, name: str, chosen: Sequence[str], first: int) -> None:
+        """Append the choices of one dimension, for rows that begin at `first`."""
+        column = self.codes.setdefault(name, array("i"))
+        choices, code_of = self.choices.setdefault(name, []), self._code_of.setdefault(name, {})
+        for choice in dict.fromkeys(chosen):
+            if choice not in code_of:
+                code_of[choice] = len(choices)
+                choices.append(choice)
+        _pad(column, first)
+        column.extend(map(code_of.__getitem__, chosen))
 
 
 def _pad(column: array[int], length: int) -> None:
     column.extend([ABSENT] * (length - len(column)))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause Python's cycle collector: it would walk, again and again, rows that only grow."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Tables:
@@ -90,11 +109,12 @@ class Tables:
             table = self._kept.pop(study, None)
             if table is None or len(table.rows) > count or table.last > last:
                 table = TrialTable()
-            while len(table.rows) < count:
-                outlines = self._database.outlines(study, after=table.last)
-                if not outlines:
-                    break
-                table.extend(outlines)
+            with _without_collector():
+                while len(table.rows) < count:
+                    outlined = self._database.outlines(study, after=table.last)
+                    if not outlined:
+                        break
+                    table.extend(outlined)
             self._kept[study] = table
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -135,7 +155,7 @@ SORTS: dict[str, Callable[[TrialOutline], float | str | None]] = {
     "error": lambda row: row.error_ratio,
     "memory": lambda row: row.peak_memory_bytes,
     "first_call": lambda row: row.first_call_s,
-    "program": lambda row: row.assignment[PROGRAM],
+    "program": lambda row: row.program,
     "state": lambda row: row.state,
     "failure": lambda row: row.failure_kind or None,
 }
@@ -160,9 +180,7 @@ def select(table: TrialTable, query: Query) -> tuple[list[TrialOutline], int]:
 
 
 def _searched(row: TrialOutline) -> str:
-    return (
-        f"{row.assignment[PROGRAM]} {row.failure_kind} {row.failure_cause} {row.worker}".casefold()
-    )
+    return f"{row.program} {row.failure_kind} {row.failure_cause} {row.worker}".casefold()
 
 
 def _is_value(value: float | str | None) -> bool:

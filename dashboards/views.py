@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
@@ -11,7 +11,8 @@ from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts import bars, program_map, trials
 from thunder_tune.dashboards.charts.drawing import Translate
 from thunder_tune.dashboards.source import Progress, Source, progress, summary
-from thunder_tune.storage import StudyRecord, StudySummary, TrialOutline
+from thunder_tune.storage import LeaseRecord, StudyRecord, StudySummary, TrialOutline
+from thunder_tune.study.lease import Life, life_of
 from thunder_tune.values.comparison import Comparison, Standing
 from thunder_tune.values.documents import disturbances
 from thunder_tune.values.fusers import FUSERS
@@ -22,7 +23,9 @@ from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure
 
 TOP = 8
-"""Candidates beside the baselines, and dimensions that are shown choice by choice."""
+"""Candidates beside the baselines, and dimensions that are shown at once choice by choice."""
+MOST_DIMENSIONS = 60
+"""Dimensions that are shown choice by choice at all."""
 
 LinkTo = Callable[[int], str | None]
 
@@ -46,12 +49,24 @@ class WorkerView:
     last: TrialOutline
 
 
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A study that is said to run: by which process, whether that lives, and its workers."""
+
+    study: str
+    lease: LeaseRecord | None
+    life: Life
+    workers: Sequence[WorkerView]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyView:
     """A study, ready to be shown; charts are None where there is nothing to draw."""
 
     summary: StudySummary
     record: StudyRecord
+    lease: LeaseRecord | None
+    life: Life
     progress: Progress
     description: Description | None
     comparison: Comparison | None
@@ -70,6 +85,11 @@ class StudyView:
     def is_running(self) -> bool:
         """Whether more is to come."""
         return self.record.state == "running"
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it is said to run and the process that ran it is dead."""
+        return self.is_running and self.life == "gone"
 
     @property
     def speedup(self) -> float | None:
@@ -98,6 +118,22 @@ class StudyView:
         return disturbances(self.comparison) if self.comparison else {}
 
 
+def runs(source: Source) -> list[RunView]:
+    """Return the studies that are said to run, the newest first."""
+    found = []
+    for one in source.database.studies():
+        if one.state == "running":
+            lease = source.database.lease(one.name)
+            workers = _workers(source.tables.of(one.name).rows)
+            found.append(RunView(one.name, lease, life(lease), workers))
+    return found
+
+
+def life(lease: LeaseRecord | None) -> Life:
+    """Say whether the process that runs a study lives; where there is none, it is gone."""
+    return "gone" if lease is None else life_of(lease.owner)
+
+
 def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> StudyView:
     """Gather everything about a study.
 
@@ -105,7 +141,11 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         NotFoundError: There is no such study.
     """
     database = source.database
+    lease = database.lease(name)
     record, table = database.study(name), source.tables.of(name)
+    how_far = progress(record, table)
+    if life(lease) == "gone":
+        how_far = replace(how_far, left_s=None)
     measured, baselines = insight.measured(table), insight.measured(table, "baseline")
     comparison, effects = database.comparison(name), insight.effects(table)
     contenders = (
@@ -113,26 +153,29 @@ def study_view(source: Source, name: str, link_to: LinkTo, _: Translate) -> Stud
         if comparison
         else _search_bars(measured, baselines, link_to)
     )
+    front = insight.front([*measured, *baselines])
     importance = [(e.dimension, e.share) for e in effects[:12]]
     return StudyView(
         summary=summary(record, table),
         record=record,
-        progress=progress(record, table),
+        lease=lease,
+        life=life(lease),
+        progress=how_far,
         description=database.description(name),
         comparison=comparison,
         recipes=database.recipes(name),
         best=insight.best(measured),
         best_baseline=insight.best(baselines),
-        front=insight.front([*measured, *baselines])[:20],
+        front=front[:20],
         failures=_failures(source, name, insight.failures(table)),
-        effects=effects[:TOP],
+        effects=effects[:MOST_DIMENSIONS],
         workers=_workers(table.rows),
         drawn=min(len(measured), len(insight.thinned(measured, trials.POINTS))),
         measured=len(measured),
         charts={
             "history": trials.history(table, link_to, _),
             "intervals": bars.intervals(contenders, _),
-            "trade_off": trials.trade_off(table, link_to, _),
+            "trade_off": trials.trade_off(table, front, link_to, _),
             "importance": bars.shares(importance, _("Importance of dimensions")),
             "parallel": trials.parallel(table, effects, link_to, _),
         },
@@ -150,13 +193,20 @@ class ProgramView:
     classes: Sequence[tuple[str, str, int, str, str]]
 
 
+def plan_of(found: Description, assignment: Mapping[str, str]) -> Plan | None:
+    """Return where an assignment puts the ops; None for what has no ops to put."""
+    if not found.program.is_captured or assignment.get(PROGRAM, COMPOSED) != COMPOSED:
+        return None
+    return resolve(found.program, assignment)
+
+
 def program_view(
     found: Description, assignment: Mapping[str, str], _: Translate
 ) -> ProgramView | None:
     """Show where an assignment puts the ops; None for what has no ops to put."""
-    if not found.program.is_captured or assignment.get(PROGRAM, COMPOSED) != COMPOSED:
+    plan = plan_of(found, assignment)
+    if plan is None:
         return None
-    plan = resolve(found.program, assignment)
     used: dict[str, int] = {}
     for target in plan.targets:
         used[target] = used.get(target, 0) + 1
@@ -195,7 +245,7 @@ def _search_bars(
     top = sorted(measured, key=lambda r: r.latency_ms or 0.0)[:TOP]
     return [
         bars.Bar(
-            insight.program_of(r) if r.role == "baseline" else f"trial {r.number}",
+            r.program if r.role == "baseline" else f"trial {r.number}",
             r.latency_ms or 0.0,
             r.ci95_ms,
             r.role == "baseline",

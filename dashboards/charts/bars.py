@@ -25,6 +25,8 @@ WIDTH = 600.0
 ROW = 26.0
 LABELS = 200.0
 RIGHT = 528.0
+WIDE = 20.0
+"""Ratio of the largest to the smallest beyond which intervals are drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ def intervals(bars: Sequence[Bar], _: Translate) -> Markup | None:
     if not ordered:
         return None
     ends = [v for bar in ordered for v in (bar.latency_ms, *(bar.ci95_ms or ()))]
-    x = scale(ends, LABELS + 8, RIGHT, pad=0.06)
+    known = [v for v in ends if is_drawn(v) and v > 0]
+    is_wide = bool(known) and max(known) > WIDE * min(known)
+    x = scale(ends, LABELS + 8, RIGHT, pad=0.06, log=is_wide)
     height = ROW * len(ordered) + 48
     bottom = height - 36
     parts = []

@@ -26,7 +26,7 @@ from thunder_tune.storage import TrialOutline
 WIDTH, HEIGHT = 600.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 588.0, 28.0, 256.0
 WIDE = 1180.0
-POINTS = 1500
+POINTS = 1000
 """Points of one chart: of more trials, evenly chosen ones are drawn."""
 LINES = 160
 """Lines of the parallel coordinates, the fastest trials first."""
@@ -50,7 +50,7 @@ def history(table: TrialTable, link_to: LinkTo, _: Translate) -> Markup | None:
     if baseline and baseline.latency_ms:
         at = y(baseline.latency_ms)
         parts.append(line(LEFT, at, RIGHT, at, "reference"))
-        words = f"{_('best baseline')}: {insight.program_of(baseline)}"
+        words = f"{_('best baseline')}: {baseline.program}"
         parts.append(text(LEFT + 4, at - 6, words, kind="note"))
     points = [(x(r.number), y(r.latency_ms or 0.0)) for r in steps]
     path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
@@ -64,16 +64,18 @@ def history(table: TrialTable, link_to: LinkTo, _: Translate) -> Markup | None:
     return picture(WIDTH, HEIGHT, _("Latency of every trial, in order"), *parts)
 
 
-def trade_off(table: TrialTable, link_to: LinkTo, _: Translate) -> Markup | None:
+def trade_off(
+    table: TrialTable, best: Sequence[TrialOutline], link_to: LinkTo, _: Translate
+) -> Markup | None:
     """Draw latency against error; the size of a point is its peak memory.
 
-    The line joins what nothing else beats in both. Baselines are squares.
+    The line joins `best`, what nothing else beats in both. Baselines are squares.
     """
     rows = [r for r in insight.measured(table) if _is_drawn(r)]
     baselines = [r for r in insight.measured(table, "baseline") if _is_drawn(r)]
     if not rows and not baselines:
         return None
-    best = insight.front([*rows, *baselines])
+    best = [r for r in best if _is_drawn(r)]
     kept = {r.number: r for r in [*insight.thinned(rows, POINTS), *baselines, *best]}
     shown = list(kept.values())
     x = scale([r.latency_ms or 0.0 for r in shown], LEFT, RIGHT, log=True)
@@ -159,7 +161,7 @@ def _dot(
 
 def _title(row: TrialOutline) -> Markup:
     words = [
-        f"{row.number} · {insight.program_of(row)}",
+        f"{row.number} · {row.program}",
         milliseconds(row.latency_ms),
         f"error {ratio(row.error_ratio)}",
     ]

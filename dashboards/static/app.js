@@ -69,6 +69,13 @@ function prepare(root) {
       rows.forEach((row) => { row.hidden = !row.textContent.toLowerCase().includes(wanted); });
     });
   });
+  root.querySelectorAll("form[data-busy]").forEach((form) => {
+    form.addEventListener("submit", () => {
+      const button = form.querySelector("button");
+      button.disabled = true;
+      button.textContent = form.dataset.busy;
+    });
+  });
   root.querySelectorAll("select[data-submit]").forEach((select) => {
     select.addEventListener("change", () => select.form.requestSubmit());
   });

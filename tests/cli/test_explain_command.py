@@ -12,7 +12,9 @@ from thunder_tune.machine import current_fingerprint
 from thunder_tune.models import load
 from thunder_tune.program import capture
 from thunder_tune.recipes import write_recipe
+from thunder_tune.storage import Database
 from thunder_tune.study import explaining
+from thunder_tune.testing.sample_values import make_spec
 from thunder_tune.values.recipe import Recipe, TunedPlan, with_all_shapes
 from thunder_tune.values.source import ModelSource
 
@@ -112,6 +114,22 @@ def test_the_profile_of_statements_and_of_a_baseline(capsys):
     numbers = {s["number"] for s in document["statements"]}
     owners = {n for k in profile["kernels"] for n in k["statements"]}
     assert owners == numbers
+
+
+def test_what_was_measured_is_kept_beside_the_recipe(recipe):
+    database = Database.open("tt.db")
+    assert run(["explain", str(PATH), "--profile", "--calls", "1"]) == 0  # of no database
+    assert database.anatomy(recipe) is None
+    database.create_study(make_spec("s"))
+    database.save_recipe("s", recipe)
+    words = ["--profile", "--trace", "--calls", "1", "--storage", "tt.db"]
+    assert run(["explain", "s", *words]) == 0
+    found = database.anatomy(recipe)
+    database.close()
+    assert found is not None
+    assert found.costs is not None
+    assert "addmm_gelu" in {s.place for s in found.statements if s.ms}
+    assert found.texts[0].title == "forward"
 
 
 def test_a_whole_program_has_a_kernel_table(capsys, recipe):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +10,7 @@ from starlette.testclient import TestClient
 from thunder_tune.dashboards.app import create_app
 from thunder_tune.dashboards.source import Source
 from thunder_tune.storage import Database
+from thunder_tune.study.lease import holding
 from thunder_tune.testing.sample_values import make_result, make_spec, trial_results
 from thunder_tune.values.trial import TrialResult
 
@@ -90,6 +92,14 @@ def test_a_recipe_is_found_by_its_digest(client: TestClient, filled: Database):
     assert "does not exist" in get(client, "/api/recipes/000000000000", 404)["error"]
 
 
+def test_what_a_recipes_program_costs_is_told(client: TestClient, filled: Database):
+    (recipe,) = filled.recipes()
+    (found,) = get(client, f"/api/recipes/{recipe.digest}/anatomies")["anatomies"]
+    assert [s["ms"] for s in found["statements"]] == [0.75, 0.25]
+    assert found["baselines"]["torch.compile"]["latency_ms"] == 1.2
+    assert found["inputs"] == "plan 0"
+
+
 def test_a_comparison_has_no_infinity(client: TestClient, filled: Database):
     found = get(client, "/api/studies/vit/comparison")["comparison"]
     eager = next(s for s in found["standings"] if s["name"] == "eager")
@@ -99,6 +109,24 @@ def test_a_comparison_has_no_infinity(client: TestClient, filled: Database):
 def test_machines_say_what_was_measured_on_them(client: TestClient, filled: Database):
     (machine,) = get(client, "/api/machines")["machines"]
     assert (machine["trials"], machine["studies"]) == (27, ["vit"])
+
+
+def test_machines_say_what_runs(client: TestClient, filled: Database):
+    filled.add_trial("bert", replace(make_result(), worker="worker-0"))
+    with holding(filled, "bert"):
+        (run,) = get(client, "/api/machines")["running"]
+        assert get(client, "/api/studies/bert")["controller"] == run["controller"]
+        assert "on " in client.get("/machines").text
+    assert (run["study"], run["controller"]["life"]) == ("bert", "alive")
+    assert [w["results"] for w in run["workers"]] == [1]
+    assert get(client, "/api/machines")["running"][0]["controller"] is None
+
+
+def test_a_program_says_where_a_trial_runs_its_ops(client: TestClient, filled: Database):
+    found = get(client, "/api/studies/vit/program?trial=4")
+    assert len(found["plan"]["targets"]) == len(found["program"]["ops"])
+    assert get(client, "/api/studies/vit/program?trial=0")["plan"] is None
+    assert get(client, "/api/studies/vit/program")["plan"] is None
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ INF, NAN = float("inf"), float("nan")
         (formatting.speedup, -INF, "−∞"),
         (formatting.interval, (9.1, 9.5), "9.100 – 9.500 ms"),
         (formatting.interval, (9.1, INF), "9.100 – ∞ ms"),
+        (formatting.interval, (0.91, 0.95), "910.0 – 950.0 µs"),
+        (formatting.interval, (900.0, 1100.0), "0.9000 – 1.100 s"),
         (formatting.interval, None, "–"),
         (formatting.moment, 0.0, "1970-01-01 00:00 UTC"),
         (formatting.moment, 1e300, "–"),

@@ -127,15 +127,27 @@ def test_a_running_study_grows_on_the_page(page: Any, address: str, stored: Data
     page.get_by_text("1 / 100").wait_for()
 
 
+def test_a_study_is_cancelled_after_a_second_look(page: Any, address: str, stored: Database):
+    page.goto(f"{address}/studies/bert")
+    page.get_by_role("link", name="Cancel").click()
+    assert stored.study("bert").state == "running"
+    page.get_by_role("button", name="Cancel the study").click()
+    page.wait_for_url("**/studies/bert")
+    page.get_by_text("interrupted", exact=True).wait_for()
+    assert stored.study("bert").state == "interrupted"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_no_serious_finding(browser: Any, address: str, scheme: str):
+def test_axe_has_no_serious_finding(browser: Any, address: str, stored: Database, scheme: str):
     from axe_playwright_python.sync_playwright import Axe
 
     context = browser.new_context(color_scheme=scheme, locale="en-US", bypass_csp=True)
     page = context.new_page()
     paths = ["/", "/studies/vit", "/studies/bert", "/studies/vit/trials", "/studies/vit/trials/8"]
     paths += ["/studies/vit/trials/4", "/studies/vit/program", "/recipes", "/machines"]
-    paths += ["/compare?a=vit&b=bert", "/nope"]
+    paths += ["/compare?a=vit&b=bert", "/nope", "/studies/bert/cancel"]
+    (recipe,) = stored.recipes()
+    paths += [f"/recipes/{recipe.digest}", f"/recipes/{recipe.digest}/texts/1"]
     found = []
     for path in paths:
         page.goto(address + path)

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.trial_table import TrialTable
-from thunder_tune.storage import TrialOutline
+from thunder_tune.storage import Outlined, TrialOutline
 
 
 def outline(number: int, latency_ms: float | None, error: float | None = 1.0, **assignment: str):
-    return TrialOutline(
+    row = TrialOutline(
         number=number,
         role="search",
         state="complete",
-        assignment={"program": "composed", **assignment},
+        program="composed",
         latency_ms=latency_ms,
         ci95_ms=None,
         error_ratio=error,
@@ -29,9 +29,10 @@ def outline(number: int, latency_ms: float | None, error: float | None = 1.0, **
         environment_key="",
         created_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
     )
+    return row, {"program": "composed", **assignment}
 
 
-def table(*rows: TrialOutline) -> TrialTable:
+def table(*rows: Outlined) -> TrialTable:
     made = TrialTable()
     made.extend(rows)
     return made
@@ -42,7 +43,7 @@ points = st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), max_size=40
 
 @given(points)
 def test_nothing_beats_the_front_and_all_else_is_beaten(values: list[tuple[float, float]]):
-    rows = [outline(i, latency, error) for i, (latency, error) in enumerate(values)]
+    rows = [outline(i, latency, error)[0] for i, (latency, error) in enumerate(values)]
     front = insight.front(rows)
     on_front = {(r.latency_ms, r.error_ratio) for r in front}
     for row in rows:
@@ -56,14 +57,15 @@ def test_nothing_beats_the_front_and_all_else_is_beaten(values: list[tuple[float
 def test_improvements_fall(values: list[tuple[float, float]]):
     found = [
         r.latency_ms
-        for r in insight.improvements([outline(i, v[0]) for i, v in enumerate(values)])
+        for r in insight.improvements([outline(i, v[0])[0] for i, v in enumerate(values)])
     ]
     assert found == sorted(set(found), reverse=True)
     assert not values or found[-1] == min(v[0] for v in values)
 
 
 def test_the_front_leaves_out_what_is_not_finite():
-    rows = [outline(0, 1.0, float("nan")), outline(1, 1.0, None), outline(2, 2.0, float("inf"))]
+    errors = (float("nan"), None, float("inf"))
+    rows = [outline(i, 1.0, error)[0] for i, error in enumerate(errors)]
     assert insight.front(rows) == []
 
 
@@ -90,7 +92,7 @@ def test_little_is_not_interpreted():
 
 @given(st.integers(0, 500), st.integers(1, 50))
 def test_thinning_keeps_the_limit_and_the_first(count: int, at_most: int):
-    rows = [outline(i, 1.0) for i in range(count)]
+    rows = [outline(i, 1.0)[0] for i in range(count)]
     found = insight.thinned(rows, at_most)
     assert len(found) <= at_most
     assert found[:1] == rows[:1]

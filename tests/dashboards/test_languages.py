@@ -34,6 +34,7 @@ def test_nothing_is_translated_that_nobody_says():
         *("composed", "whole-program", "host", "device"),
         "there is no such page",
         "this should not have happened: see the dashboard's output",
+        "this page is too old: load it again, then cancel the study",
     }
     assert CHINESE.keys() - said() - dynamic == set()
 

@@ -10,7 +10,13 @@ from starlette.testclient import TestClient
 
 from thunder_tune.dashboards.templating import study_path
 from thunder_tune.storage import Database
-from thunder_tune.testing.sample_values import make_recipe, make_result, make_setting, make_spec
+from thunder_tune.testing.sample_values import (
+    make_description,
+    make_recipe,
+    make_result,
+    make_setting,
+    make_spec,
+)
 
 EVIL = "\"><img src=x onerror=alert(1)>'{{7*7}}"
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -70,7 +76,11 @@ def paths(database: Database) -> list[str]:
                 for n in range(database.count(summary.name)[0])
             ),
         ]
-    found += [f"/recipes/{r.digest}" for r in database.recipes()]
+    for recipe in database.recipes():
+        found.append(f"/recipes/{recipe.digest}")
+        known = database.anatomy(recipe)
+        texts = known.texts if known else ()
+        found += [f"/recipes/{recipe.digest}/texts/{i}" for i in range(len(texts))]
     names = [s.name for s in database.studies()]
     return [*found, f"/compare?a={quote(names[0], safe='')}&b={quote(names[-1], safe='')}"]
 
@@ -185,3 +195,28 @@ def test_a_downloaded_recipe_can_be_loaded(client: TestClient, filled: Database,
     file = tmp_path / "x.recipe.json"
     file.write_bytes(answer.content)
     assert read_recipe(file) == recipe
+
+
+def test_the_code_of_a_region_is_one_click_away(client: TestClient, filled: Database):
+    (recipe,) = filled.recipes()
+    place = f"/recipes/{recipe.digest}/texts/1"
+    assert f'href="{place}?shape=0"' in client.get("/studies/vit/program").text
+    assert "async_compile.triton" in client.get(place).text
+    assert client.get(f"/recipes/{recipe.digest}/texts/2").status_code == 404
+    assert client.get(place, params={"shape": 1}).status_code == 404
+
+
+def test_a_program_that_was_not_measured_says_how(client: TestClient, database: Database):
+    database.create_study(make_spec("a b"))
+    database.save_description("a b", make_description())
+    database.save_recipe("a b", make_recipe())
+    text = client.get("/studies/a b/program").text
+    assert "thunder-tune explain &#39;a b&#39; --trace --profile" in text
+
+
+def test_a_study_whose_process_is_dead_says_so(client: TestClient, filled: Database):
+    for _ in range(3):
+        filled.add_trial("bert", make_result())
+    text = client.get("/studies/bert").text
+    assert "The process that ran this study is dead" in text
+    assert "first to last result" in text  # no time left

@@ -72,11 +72,16 @@ def recipe_of(subject: str, storage: str | None) -> Recipe:
         RecipeError: The file is missing or damaged.
         NotFoundError: There is no such study, or it has no recipe yet.
     """
-    path = Path(subject)
-    if path.is_file() or path.suffix == ".json" or os.sep in subject:
-        return read_recipe(path)
+    if is_file(subject):
+        return read_recipe(Path(subject))
     with services.database(storage) as database:
         return newest_recipe(database, subject)
+
+
+def is_file(subject: str) -> bool:
+    """Tell whether RECIPE|STUDY means a recipe's file."""
+    path = Path(subject)
+    return path.is_file() or path.suffix == ".json" or os.sep in subject
 
 
 def _compare(

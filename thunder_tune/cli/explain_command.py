@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thunder_tune.cli import exits, options
-from thunder_tune.cli.bench_command import recipe_of, setting_of
+from thunder_tune.cli import exits, options, services
+from thunder_tune.cli.bench_command import is_file, recipe_of, setting_of
 from thunder_tune.cli.documents import explain_document
 from thunder_tune.cli.recipe_shapes import one_shape
 from thunder_tune.recipes import differences
@@ -64,7 +64,7 @@ def explain(
     other = _beside(recipe, recipe_of(diff, storage)) if diff is not None else None
     with _quiet(), contextlib.redirect_stdout(sys.stderr):  # a user's model may print
         from thunder_tune.cli import explain_tables, tables
-        from thunder_tune.study.explaining import Question
+        from thunder_tune.study.explaining import Question, anatomy
         from thunder_tune.study.explaining import explain as answer
 
         question = Question(
@@ -77,6 +77,9 @@ def explain(
         )
         source = setting_of(recipe, "explain").source
         found = answer(recipe, source, question, alone=_alone(source.device))
+        if (trace or profile or baseline) and (storage or not is_file(subject)):
+            with services.database(storage) as database:  # the dashboard shows it
+                database.save_anatomy(recipe, anatomy(found))
     screen = tables.console(stderr=as_json)
     explain_tables.show(screen, found)
     choices = differences(recipe, other) if other is not None else ()

@@ -71,7 +71,7 @@ def _places(values: Sequence[float], cells: int) -> list[int]:
 
 
 def _name(row: TrialOutline) -> str:
-    return insight.program_of(row) if row.role == "baseline" else f"trial {row.number}"
+    return row.program if row.role == "baseline" else f"trial {row.number}"
 
 
 def _latency(row: TrialOutline) -> float:

@@ -1,7 +1,7 @@
 """The record: studies, trials and recipes in a SQL database, SQLite unless told otherwise."""
 
 from thunder_tune.storage.database import Database
-from thunder_tune.storage.outlines import Machine, TrialOutline
+from thunder_tune.storage.outlines import Machine, Outlined, TrialOutline
 from thunder_tune.storage.records import (
     LeaseRecord,
     Owner,
@@ -14,6 +14,7 @@ __all__ = [
     "Database",
     "LeaseRecord",
     "Machine",
+    "Outlined",
     "Owner",
     "StudyRecord",
     "StudySummary",

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from thunder_tune.storage import leases, outlines, recipes, schema, studies, trials
 from thunder_tune.storage.location import locate, shown
-from thunder_tune.storage.outlines import Machine, TrialOutline
+from thunder_tune.storage.outlines import Machine, Outlined
 from thunder_tune.storage.records import (
     LeaseRecord,
     Owner,
@@ -17,6 +17,7 @@ from thunder_tune.storage.records import (
     TrialRecord,
 )
 from thunder_tune.storage.sessions import Sessions
+from thunder_tune.values.anatomy import Anatomy
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import Description, Setting
 from thunder_tune.values.recipe import Recipe
@@ -178,8 +179,8 @@ class Database:
         """Return how many results a study has, and the last number (-1 for none)."""
         return self._sessions.read(lambda session: outlines.count(session, study))
 
-    def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[TrialOutline]:
-        """Return up to `limit` results after a number in outline: unchecked, without repeats."""
+    def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[Outlined]:
+        """Return up to `limit` results after a number in outline, each with its assignment."""
         return self._sessions.read(lambda session: outlines.after(session, study, after, limit))
 
     def machines(self) -> list[Machine]:
@@ -221,6 +222,14 @@ class Database:
     def recipes(self, study: str | None = None) -> list[Recipe]:
         """Return the recipes of one study, or of all, newest first."""
         return self._sessions.read(lambda session: recipes.of_study(session, study))
+
+    def save_anatomy(self, recipe: Recipe, anatomy: Anatomy) -> None:
+        """Store what the program of a recipe with one shape consists of; the last one counts."""
+        self._sessions.write(lambda session: recipes.save_anatomy(session, recipe, anatomy))
+
+    def anatomy(self, recipe: Recipe) -> Anatomy | None:
+        """Return what `save_anatomy` stored for a recipe with one shape, or None."""
+        return self._sessions.read(lambda session: recipes.anatomy(session, recipe))
 
     def find_recipes(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 from sqlalchemy import func, select
@@ -14,17 +14,17 @@ from sqlalchemy.orm import Session
 from thunder_tune.storage import documents, studies
 from thunder_tune.storage.tables import EnvironmentRow, FailureRow, StudyRow, TrialRow
 from thunder_tune.values.fingerprint import Fingerprint
+from thunder_tune.values.space import COMPOSED, PROGRAM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOutline:
-    """What is plotted, sorted or counted of a trial; unchecked, for speed.
+class TrialOutline(NamedTuple):
+    """What is plotted, sorted or counted of a trial; a tuple and unchecked, for speed.
 
     Attributes:
         number: In its study.
         role: "baseline" or "search".
         state: "complete", "failed" or "pruned".
-        assignment: Choices by dimension.
+        program: A whole-program back end, or "composed".
         latency_ms: Search-time median, or None where none is finite.
         ci95_ms: Its interval, or None.
         error_ratio: See `Accuracy`; perhaps not finite; None where it was not judged.
@@ -40,7 +40,7 @@ class TrialOutline:
     number: int
     role: str
     state: str
-    assignment: Mapping[str, str]
+    program: str
     latency_ms: float | None
     ci95_ms: tuple[float, float] | None
     error_ratio: float | None
@@ -53,6 +53,10 @@ class TrialOutline:
     created_at: datetime
 
 
+Outlined = tuple[TrialOutline, Mapping[str, str]]
+"""A trial and its assignment, which few overviews need and which is much larger."""
+
+
 def count(session: Session, study: str) -> tuple[int, int]:
     """Return how many trials a study has, and the last number (-1 for none)."""
     query = select(func.count(), func.max(TrialRow.number)).where(
@@ -62,7 +66,7 @@ def count(session: Session, study: str) -> tuple[int, int]:
     return found, -1 if last is None else last
 
 
-def after(session: Session, study: str, number: int, limit: int) -> list[TrialOutline]:
+def after(session: Session, study: str, number: int, limit: int) -> list[Outlined]:
     """Return up to `limit` trials that follow a number, in order."""
     query = (
         select(
@@ -94,15 +98,16 @@ def _outline(
     created_at: datetime,
     kind: str | None,
     cause: str | None,
-) -> TrialOutline:
+) -> Outlined:
     data = _decoded(document)
     timing, accuracy = data.get("timing") or {}, data.get("accuracy") or {}
     interval = timing.get("ci95_ms")
-    return TrialOutline(
+    assignment = data["candidate"]["assignment"]
+    outline = TrialOutline(
         number=number,
         role=role,
         state=state,
-        assignment=data["candidate"]["assignment"],
+        program=assignment.get(PROGRAM, COMPOSED),
         latency_ms=latency_ms,
         ci95_ms=(float(interval[0]), float(interval[1])) if interval else None,
         error_ratio=_float(accuracy.get("error_ratio")),
@@ -114,6 +119,7 @@ def _outline(
         environment_key=environment_key or "",
         created_at=created_at,
     )
+    return outline, assignment
 
 
 def _decoded(document: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from thunder_tune.storage import documents, studies
-from thunder_tune.storage.tables import RecipePlanRow, RecipeRow, now
+from thunder_tune.storage.tables import AnatomyRow, RecipePlanRow, RecipeRow, now
+from thunder_tune.values.anatomy import Anatomy
 from thunder_tune.values.codec import to_data
 from thunder_tune.values.recipe import Recipe
 
@@ -66,6 +67,20 @@ def find(
     if plan:
         query = query.where(RecipeRow.id.in_(select(RecipePlanRow.recipe_id).where(*plan)))
     return [_recipe(text) for text in session.scalars(query)]
+
+
+def save_anatomy(session: Session, recipe: Recipe, anatomy: Anatomy) -> None:
+    """Store what the program of a recipe with one shape consists of, instead of what was known."""
+    document = documents.compress(to_data(anatomy))
+    session.merge(AnatomyRow(digest=recipe.digest, document=document, created_at=now()))
+
+
+def anatomy(session: Session, recipe: Recipe) -> Anatomy | None:
+    """Return what is known of the program of a recipe with one shape."""
+    found = session.get(AnatomyRow, recipe.digest)
+    if found is None:
+        return None
+    return documents.value(Anatomy, documents.decompress(found.document))
 
 
 def _recipe(text: str) -> Recipe:

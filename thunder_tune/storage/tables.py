@@ -220,3 +220,13 @@ class RecipePlanRow(Base):
     position: Mapped[int] = mapped_column(primary_key=True)
     program_hash: Mapped[str] = mapped_column(DIGEST, index=True)
     program_loose_hash: Mapped[str] = mapped_column(DIGEST, index=True)
+
+
+class AnatomyRow(Base):
+    """What the program of a recipe with one shape consists of; `digest` is that recipe's."""
+
+    __tablename__ = "tt_anatomies"
+
+    digest: Mapped[str] = mapped_column(DIGEST, primary_key=True)
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)

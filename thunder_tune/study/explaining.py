@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 import torch
@@ -27,11 +28,12 @@ from thunder_tune.compiler.instrumenting import (
 )
 from thunder_tune.errors import InputError, MeasurementError, ThunderTuneError
 from thunder_tune.machine import current_fingerprint
-from thunder_tune.measure.kernels import KernelProfile, profile_step
+from thunder_tune.measure.kernels import KernelProfile, profile_step, short_name
 from thunder_tune.measure.profile_events import RANGE
 from thunder_tune.measure.steps import Step, forward_step, trainable, training_step
 from thunder_tune.measure.timing import rotation
 from thunder_tune.models.inputs import Inputs
+from thunder_tune.values.anatomy import Anatomy, Costs, KernelTime, Statement, Text
 from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.study import baselines_for
@@ -109,6 +111,43 @@ class Explanation:
     checks: tuple[Listing, ...] = ()
     profile: KernelProfile | None = None
     baselines: Mapping[str, KernelProfile] = field(default_factory=dict)
+
+
+def anatomy(found: Explanation) -> Anatomy:
+    """Return of an explanation what is kept beside its recipe."""
+    profile = found.profile
+    ranges = profile.ranges if profile is not None else {}
+    return Anatomy(
+        device=found.device,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        statements=tuple(
+            Statement(
+                number=group.number,
+                name=group.name,
+                place=group.place,
+                ops=group.ops,
+                times=len(group.calls),
+                is_region=group.is_region,
+                backward=group.backward,
+                ms=sum(ranges.get(call, 0.0) for call in group.calls) if ranges else None,
+            )
+            for group in found.groups
+        ),
+        texts=tuple(Text(title=t.title, text=t.text) for t in found.listings),
+        costs=_costs(profile) if profile is not None else None,
+        baselines={name: _costs(beside) for name, beside in found.baselines.items()},
+    )
+
+
+def _costs(profile: KernelProfile) -> Costs:
+    return Costs(
+        clock=profile.clock,
+        latency_ms=profile.latency_ms,
+        work_ms=profile.work_ms,
+        kernels=tuple(
+            KernelTime(name=short_name(k.name), times=k.times, ms=k.ms) for k in profile.kernels
+        ),
+    )
 
 
 def explain(

@@ -13,6 +13,7 @@ from thunder_tune.storage.documents import encode, pack
 from thunder_tune.storage.sessions import Sessions
 from thunder_tune.storage.tables import FailureRow, MeasurementRow, StudyRow, TrialRow, now
 from thunder_tune.testing.sample_values import (
+    make_anatomy,
     make_comparison,
     make_description,
     make_recipe,
@@ -41,6 +42,7 @@ def fill(database: Database, *, trials: int = 24, log: str = "/nowhere/worker.lo
     if recipe.evidence is not None:
         recipe = replace(recipe, evidence=replace(recipe.evidence, study="vit"))
     database.save_recipe("vit", recipe)
+    database.save_anatomy(recipe, make_anatomy())
     database.update_study("vit", state="done")
     database.create_study(make_spec("bert", setting=make_setting(name="bert_large")))
 

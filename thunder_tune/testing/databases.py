@@ -15,6 +15,7 @@ from thunder_tune.storage import Database, LeaseRecord, Owner
 from thunder_tune.storage.documents import encode
 from thunder_tune.testing.sample_values import (
     MACHINE,
+    make_anatomy,
     make_comparison,
     make_description,
     make_program,
@@ -231,12 +232,14 @@ class DatabaseContract:
         database.add_trial("study", make_result(failure="crash"))
         database.add_trial("study", make_result(latency_ms=float("inf")))
         assert database.count("study") == (3, 2)
-        eager, crash, unknown = database.outlines("study")
+        found = database.outlines("study")
+        (eager, crash, unknown), chosen = zip(*found, strict=True)
         assert (eager.number, eager.role, eager.latency_ms) == (0, "baseline", 2.0)
-        assert (eager.assignment, eager.ci95_ms) == ({"program": "eager"}, (0.5, 2.5))
+        assert (eager.program, eager.ci95_ms) == ("eager", (0.5, 2.5))
+        assert chosen[0] == {"program": "eager"}
         assert (crash.state, crash.failure_kind, crash.latency_ms) == ("failed", "crash", None)
         assert (unknown.state, unknown.latency_ms) == ("complete", None)
-        assert database.outlines("study", after=0, limit=1) == [crash]
+        assert database.outlines("study", after=0, limit=1) == [found[1]]
         assert [t.number for t in database.trials("study", numbers=(2, 0))] == [0, 2]
 
     @FEW
@@ -246,10 +249,19 @@ class DatabaseContract:
         if not database.studies():
             database.create_study(make_spec())
         number = database.add_trial("study", result)
-        (outline,) = database.outlines("study", after=number - 1)
+        ((outline, assignment),) = database.outlines("study", after=number - 1)
         (stored,) = database.trials("study", numbers=(number,))
-        assert outline.assignment == stored.result.candidate.assignment
+        assert assignment == stored.result.candidate.assignment
         assert outline.state == result.state
+
+    def test_the_last_anatomy_of_a_recipe_counts(self, database: Database) -> None:
+        """Whether or not its recipe is stored."""
+        recipe = make_recipe()
+        assert database.anatomy(recipe) is None
+        database.save_anatomy(recipe, replace(make_anatomy(), costs=None))
+        database.save_anatomy(recipe, make_anatomy())
+        assert database.anatomy(recipe) == make_anatomy()
+        assert database.anatomy(make_recipe("f" * 64)) is None
 
     def test_threads_lose_nothing(self, database: Database) -> None:
         """Several threads that add at once get distinct numbers."""

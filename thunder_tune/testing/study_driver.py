@@ -54,8 +54,8 @@ class SleepingPool(FakePool):
         return super().wait(timeout_s)
 
 
-class _Printer:
-    """An `Observer` that prints results."""
+class Silent:
+    """An `Observer` that says nothing."""
 
     def on_status(self, status: Status) -> None:
         """Do nothing."""
@@ -64,11 +64,21 @@ class _Printer:
         """Do nothing."""
 
     def on_result(self, number: int, result: TrialResult) -> None:
-        """Print its number."""
-        _say(f"stored {number}")
+        """Do nothing."""
 
     def on_round(self, index: int, total: int, round_: Round) -> None:
         """Do nothing."""
+
+    def on_notice(self, text: str) -> None:
+        """Do nothing."""
+
+
+class _Printer(Silent):
+    """An `Observer` that prints results."""
+
+    def on_result(self, number: int, result: TrialResult) -> None:
+        """Print its number."""
+        _say(f"stored {number}")
 
     def on_notice(self, text: str) -> None:
         """Print the sentence."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from thunder_tune.dashboards import insight
 from thunder_tune.dashboards.charts import bars, drawing, program_map, repeats, trials
+from thunder_tune.dashboards.charts.costs import costs
 from thunder_tune.dashboards.trial_table import Tables
 from thunder_tune.storage import Database
-from thunder_tune.testing.sample_values import make_program
+from thunder_tune.testing.sample_values import make_anatomy, make_program
 from thunder_tune.values.plan import resolve
 
 EVIL = "</svg><script>alert(1)</script>&\"'"
@@ -44,8 +46,9 @@ def test_charts_of_trials_link_to_them(filled: Database):
     table = Tables(filled).of("vit")
     link_to = "/x/{}".format
     history = drawn(trials.history(table, link_to, same))
+    front = insight.front(insight.measured(table))
     assert len(links(history)) == 21
-    assert "/x/3" in links(drawn(trials.trade_off(table, link_to, same)))
+    assert "/x/3" in links(drawn(trials.trade_off(table, front, link_to, same)))
     effects = insight.effects(table)
     assert len(links(drawn(trials.parallel(table, effects, link_to, same)))) == 21
 
@@ -53,7 +56,7 @@ def test_charts_of_trials_link_to_them(filled: Database):
 def test_charts_of_nothing_are_none(filled: Database):
     table = Tables(filled).of("bert")
     assert trials.history(table, str, same) is None
-    assert trials.trade_off(table, str, same) is None
+    assert trials.trade_off(table, [], str, same) is None
     assert trials.parallel(table, [], str, same) is None
     assert bars.intervals([], same) is None
     assert bars.shares([], "title") is None
@@ -75,6 +78,14 @@ def test_what_is_not_finite_is_left_out():
     drawn(bars.intervals([bars.Bar("a", 1.0, (nan, inf), False)], same))
     drawn(repeats.distribution((1.0, nan, 2.0, inf), nan, (nan, inf), same))
     drawn(repeats.in_order((1.0, nan, 2.0, inf), same))
+
+
+def test_one_wild_interval_does_not_hide_the_others():
+    wild = bars.Bar("c", 10.0, (0.02, 6000.0), False)
+    near = [bars.Bar(n, ms, (ms, ms), False) for n, ms in (("a", 1.0), ("b", 1.1))]
+    root = drawn(bars.intervals([*near, wild], same))
+    first, second, _third = (float(e.get("cx", 0)) for e in root.iter() if "circle" in e.tag)
+    assert second - first > 1
 
 
 @settings(deadline=None)
@@ -106,3 +117,15 @@ def test_the_program_is_drawn_op_by_op():
     assert titles == ["0 torch.nn.functional.linear · cudnn · linear-0"]
     whole = resolve(program, {"program": "eager"})
     assert program_map.program_map(program, whole, same) is None
+
+
+def test_costs_without_work_are_drawn_all_the_same():
+    anatomy = make_anatomy()
+    assert anatomy.costs is not None
+    root = drawn(costs(anatomy, {"torch": 0, "inductor": 1}, same))
+    pieces = [e for e in root.iter() if e.get("class", "").startswith("piece")]
+    assert [e.get("class") for e in pieces[:2]] == ["piece tone0", "piece tone1"]
+    nothing = replace(anatomy.costs, work_ms=0.0, latency_ms=0.0, kernels=())
+    drawn(costs(replace(anatomy, costs=nothing), {}, same))
+    assert costs(replace(anatomy, costs=nothing, statements=(), baselines={}), {}, same) is None
+    assert costs(replace(anatomy, costs=None), {}, same) is None
