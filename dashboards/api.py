@@ -14,7 +14,7 @@ from thunder_tune.dashboards.events import events
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.source import Source, progress, summary
 from thunder_tune.errors import NotFoundError
-from thunder_tune.storage.listing import summary_document
+from thunder_tune.storage.listing import summary_document, trial_document
 from thunder_tune.values.codec import to_data
 from thunder_tune.values.documents import program_document
 from thunder_tune.values.space import describe
@@ -116,7 +116,7 @@ def trials(request: Request, name: Name, query: AskedTrials) -> Document:
         "total": total,
         "page": query.page,
         "size": query.size,
-        "trials": [documents.trial_row(records[r.number]) for r in rows if r.number in records],
+        "trials": [trial_document(records[r.number]) for r in rows if r.number in records],
     }
 
 

@@ -84,17 +84,12 @@ def run_document(run: RunView) -> Document:
     }
 
 
-def trial_row(record: TrialRecord) -> Document:
-    """Return a trial as pages of trials hold it."""
-    return {**trial_document(record), "peak_memory_bytes": record.result.peak_memory_bytes}
-
-
 def trial_details(record: TrialRecord) -> Document:
     """Return a trial with every repeat."""
     result = record.result
     timing = result.timing
     return {
-        **trial_row(record),
+        **trial_document(record),
         "plan_key": result.candidate.plan_key,
         "timing": finite(to_data(timing)) if timing else None,
         "accuracy": finite(to_data(result.accuracy)) if result.accuracy else None,

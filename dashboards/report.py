@@ -17,7 +17,7 @@ from thunder_tune.dashboards.source import Source
 from thunder_tune.dashboards.templating import render, text_of
 from thunder_tune.dashboards.views import StudyView, study_view
 from thunder_tune.storage import Database
-from thunder_tune.storage.listing import summary_document
+from thunder_tune.storage.listing import summary_document, trial_document
 
 BAR = 32
 """Characters of the longest bar in Markdown."""
@@ -76,7 +76,7 @@ def as_document(database: Database, study: str) -> dict[str, Any]:
             )
             for f in view.failures
         ],
-        "trials": [documents.trial_row(t) for t in database.trials(study)],
+        "trials": [trial_document(t) for t in database.trials(study)],
         "recipes": [documents.recipe_document(recipe) for recipe in view.recipes],
     }
 
