@@ -10,10 +10,6 @@ from thunder_tune.values.space import CUDA_GRAPHS, Dimension
 
 def cuda_graphs(context: Context) -> Iterable[Dimension]:
     """Offer none or whole."""
-    reason = ""
-    if context.source.device != "cuda":
-        reason = "needs a CUDA device"
-    elif context.source.mode == "train":
-        reason = "for inference: a backward pass would read memory that the next replay overwrites"
+    reason = "" if context.source.device == "cuda" else "needs a CUDA device"
     found = dimension(CUDA_GRAPHS, "cuda-graphs", [("none", ""), ("whole", reason)])
     return [found] if found else []

@@ -2,66 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from thunder_tune.program.frontend import Graph
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a forward pass gives.
+
+    Attributes:
+        outputs: Of the graph, in order.
+        saved: Tensors that the backward pass reads.
+        state: What else it needs; only the passes themselves look into it.
+    """
+
+    outputs: Sequence[Any]
+    saved: Sequence[torch.Tensor]
+    state: Any
+
+
+class Passes(Protocol):
+    """A forward pass that says what it saves, and a backward pass that takes it."""
+
+    @property
+    def flows(self) -> Sequence[bool]:
+        """For each output whether a gradient goes back from it."""
+
+    def forward(self, inputs: Sequence[Any]) -> Pass:
+        """Run the forward pass."""
+
+    def backward(
+        self,
+        state: Any,  # noqa: ANN401
+        saved: Sequence[torch.Tensor],
+        cotangents: Sequence[Any],
+    ) -> Sequence[Any]:
+        """Return a gradient, or None, for each input.
+
+        Args:
+            state: Of the forward pass.
+            saved: What that one saved.
+            cotangents: One for each output, dense where a gradient goes back from it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPasses:
+    """Passes that call the compiled graphs.
+
+    Attributes:
+        forward_graph: Takes the inputs, returns Thunder's result and what it saves.
+        backward_graph: Takes two lists, which it clears so that tensors are freed early; None:
+            there is no gradient.
+        flows: For each output whether a gradient goes back from it.
+    """
+
+    forward_graph: Graph
+    backward_graph: Graph | None
+    flows: Sequence[bool]
+
+    def forward(self, inputs: Sequence[Any]) -> Pass:
+        """Run the forward graph."""
+        result, (saved, other) = self.forward_graph(*inputs)
+        return Pass(result["flat_output"], saved, other)
+
+    def backward(
+        self,
+        state: Any,  # noqa: ANN401
+        saved: Sequence[torch.Tensor],
+        cotangents: Sequence[Any],
+    ) -> Sequence[Any]:
+        """Run the backward graph."""
+        assert self.backward_graph is not None
+        gradients: Sequence[Any] = self.backward_graph([list(saved), state], list(cotangents))
+        return gradients
+
+
 class _Differentiable(torch.autograd.Function):
-    """Runs the compiled forward, saves what it says, and runs the compiled backward."""
+    """Runs the forward pass, saves what it says, and runs the backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        forward: Graph,
-        backward: Graph | None,
-        places: list[int],
-        *inputs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
-        result, (saved, other) = forward(*inputs)
-        ctx.backward_graph, ctx.other, ctx.count = backward, other, len(inputs)
-        ctx.save_for_backward(*saved)
+    def forward(ctx: Any, passes: Passes, places: list[int], *inputs: Any) -> Any:  # noqa: ANN401
+        made = passes.forward(inputs)
+        ctx.passes, ctx.state, ctx.count = passes, made.state, len(inputs)
+        ctx.save_for_backward(*made.saved)
         distinct: list[Any] = []
-        for output in result["flat_output"]:
+        still: list[Any] = []
+        for output in made.outputs:
             known = [i for i, o in enumerate(distinct) if o is output]
-            places.append(known[0] if known else len(distinct))
-            distinct += [] if known else [output]
-        ctx.places = places
-        outputs = tuple(
-            # An output that is an input must not be returned as itself from an autograd function.
-            o.view_as(o) if isinstance(o, torch.Tensor) and any(o is i for i in inputs) else o
-            for o in distinct
-        )
+            if not known:
+                # An input must not be returned as itself from an autograd function.
+                is_input = any(output is i for i in inputs) and isinstance(output, torch.Tensor)
+                distinct.append(output)
+                still.append(output.view_as(output) if is_input else output)
+            places.append(known[0] if known else len(distinct) - 1)
+        outputs = tuple(still)
+        live = {place for place, flows in zip(places, passes.flows, strict=True) if flows}
         ctx.mark_non_differentiable(
-            *(o for o in outputs if isinstance(o, torch.Tensor) and not o.is_floating_point())
+            *(o for i, o in enumerate(outputs) if isinstance(o, torch.Tensor) and i not in live)
         )
+        ctx.places = places
+        ctx.strides = [_strides(o) if i in live else None for i, o in enumerate(outputs)]
         return outputs
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Any) -> Any:  # noqa: ANN401
-        if ctx.backward_graph is None:
-            return (None,) * (ctx.count + 3)
-        # The compiled backward takes one for each result, and reads that of its first place.
-        repeated = [cotangents[place] for place in ctx.places]
-        # The compiled backward clears the lists it is given, so that tensors are freed early.
-        saved = list(ctx.saved_tensors)
-        gradients = ctx.backward_graph([saved, ctx.other], repeated)
-        return (None, None, None, *gradients)
+        dense = [_laid_out(c, s) for c, s in zip(cotangents, ctx.strides, strict=True)]
+        # The backward pass takes one for each result, and reads that of its first place.
+        repeated = [dense[place] for place in ctx.places]
+        gradients = ctx.passes.backward(ctx.state, ctx.saved_tensors, repeated)
+        return (None, None, *gradients)
 
 
-def differentiable(forward: Graph, backward: Graph | None) -> Callable[..., Any]:
-    """Join a compiled forward and backward into one differentiable callable."""
+def differentiable(passes: Passes) -> Callable[..., Any]:
+    """Join a forward and a backward pass into one differentiable callable."""
 
     def run(*inputs: Any) -> Any:  # noqa: ANN401
         # torch gives all of a tensor's gradient to the last place that it is returned at, so each
         # leaves the function once.
         places: list[int] = []
         apply: Callable[..., Any] = _Differentiable.apply
-        distinct = apply(forward, backward, places, *inputs)
+        distinct = apply(passes, places, *inputs)
         return tuple(distinct[place] for place in places)
 
     return run
+
+
+def _strides(output: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of a dense tensor like an output."""
+    if output.is_contiguous():
+        return output.stride()
+    return torch.empty_like(output, device="meta").stride()
+
+
+def _laid_out(cotangent: Any, strides: tuple[int, ...] | None) -> Any:  # noqa: ANN401
+    """Return a cotangent in the layout that regions were compiled for, or None without a layout.
+
+    That of a sum's gradient has strides of 0, say; the next step's may be another.
+    """
+    if strides is None or cotangent.stride() == strides:
+        return None if strides is None else cotangent
+    dense = torch.empty_strided(
+        cotangent.shape, strides, dtype=cotangent.dtype, device=cotangent.device
+    )
+    return dense.copy_(cotangent)

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from thunder_tune.compiler.autograd import differentiable
 from thunder_tune.compiler.backends import ChannelsLast, whole_program
 from thunder_tune.compiler.cudagraphs import CudaGraphed
 from thunder_tune.compiler.dispatch import CompiledGraph, applied_share, compile_graph
+from thunder_tune.compiler.graphed_passes import GraphedPasses
 from thunder_tune.compiler.releasing import releasable_bytes
 from thunder_tune.executors import PackStore
 from thunder_tune.program.frontend import Capture, Graph
@@ -131,8 +133,12 @@ def build(model: Callable[..., Any], plan: Plan, capture: Capture | None) -> Bui
 def runnable(compiled: CompiledGraph, plan: Plan, static_inputs: Sequence[bool]) -> Graph:
     """Wrap a dispatched graph in what the plan asks for around it: CUDA graphs, TF32."""
     run = compiled.run
-    if plan.cuda_graphs == "whole":
-        run = CudaGraphed(run, static_inputs, compiled.packs, compiled.split)
+    if plan.cuda_graphs == "whole" and compiled.passes is not None:
+        run = differentiable(
+            GraphedPasses(compiled.passes, static_inputs, compiled.packs, compiled.writes)
+        )
+    elif plan.cuda_graphs == "whole":
+        run = CudaGraphed(run, static_inputs, compiled.packs, compiled.split, compiled.writes)
     else:
         run = _with_packs(run, compiled.packs)
     if plan.float32_matmul == "tf32":

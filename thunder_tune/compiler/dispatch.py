@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import thunder
 import torch
 from thunder.common import CompileData, CompileStats
 from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.prims import PrimIDs
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import dce, wrap_return_value_together_with_arguments
@@ -17,7 +19,7 @@ from thunder.executors.passes import del_last_used
 from thunder.extend import Executor, get_always_executors
 from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forward_and_backward
 
-from thunder_tune.compiler.autograd import differentiable
+from thunder_tune.compiler.autograd import DirectPasses, differentiable
 from thunder_tune.compiler.fusers import fuser
 from thunder_tune.compiler.overwriting import overwriting
 from thunder_tune.compiler.places import place_of
@@ -45,6 +47,8 @@ class CompiledGraph:
         forward: The executable forward trace, for inspection.
         packs: Weights that its kernels keep in another form.
         backward: The executable backward trace, or None.
+        passes: Forward and backward, where it was dispatched for training.
+        writes: For each input whether the graph writes to it.
         split: The program in two parts, where CUDA graphs want it so.
     """
 
@@ -53,6 +57,8 @@ class CompiledGraph:
     forward: TraceCtx
     packs: PackStore
     backward: TraceCtx | None = None
+    passes: DirectPasses | None = None
+    writes: Sequence[bool] = ()
     split: Split | None = None
 
 
@@ -107,6 +113,7 @@ def _compile(
             places=_places(forward),
             forward=forward,
             packs=packs,
+            writes=_writes(forward),
             split=split(whole) if plan.cuda_graphs == "whole" else None,
         )
 
@@ -120,17 +127,57 @@ def _with_backward(
     )[-1]
     forward, backward = split_into_forward_and_backward(joint)
     forward = del_last_used(forward)
-    run_backward: Callable[..., Any] | None = None
     if backward is not None:
         backward = del_last_used(backward, clear_mutable_collections=True)
-        run_backward = backward.python_callable()
+    passes = passes_of(forward, backward)
     return CompiledGraph(
-        run=differentiable(forward.python_callable(), run_backward),
+        run=differentiable(passes),
         places=_places(forward),
         forward=forward,
         packs=packs,
         backward=backward,
+        passes=passes,
+        writes=_writes(forward),
     )
+
+
+def passes_of(forward: TraceCtx, backward: TraceCtx | None) -> DirectPasses:
+    """Return the passes that run a forward and a backward trace."""
+    returned = forward.bound_symbols[-1].args[0]["flat_output"]
+    if backward is None:
+        return DirectPasses(forward.python_callable(), None, [False] * len(returned))
+    cotangents = _unpacked(backward, "cotangents")
+    return DirectPasses(
+        forward.python_callable(),
+        backward.python_callable(),
+        [proxy is not None for proxy in cotangents],
+    )
+
+
+def _unpacked(trace: TraceCtx, collection: str) -> Sequence[Any]:
+    """Return what a trace takes from one of its arguments; None where it does not use it."""
+    unpacked = PrimIDs.UNPACK_SEQUENCE
+    return next(
+        bsym.output
+        for bsym in trace.bound_symbols
+        if bsym.sym.id is unpacked and bsym.args[0].name == collection
+    )
+
+
+def _writes(forward: TraceCtx) -> list[bool]:
+    """Return for each input of a forward trace whether it writes to it."""
+    written: set[str] = set()
+
+    def visit(bsym: BoundSymbol) -> None:
+        if bsym.sym.id is PrimIDs.COPY_ or bsym.sym.name == "copy_":
+            written.add(bsym.args[1].name)
+        for part in bsym.subsymbols:
+            visit(part)
+
+    for bsym in forward.bound_symbols:
+        visit(bsym)
+    inputs, _ = tree_flatten(forward.args)
+    return [getattr(proxy, "name", None) in written for proxy in inputs]
 
 
 def _places(trace: TraceCtx) -> dict[int, frozenset[str]]:

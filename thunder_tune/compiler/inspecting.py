@@ -31,7 +31,6 @@ from thunder_tune.values.recipe import Recipe
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import (
     COMPOSED,
-    CUDA_GRAPHS,
     NO_REWRITE,
     PROGRAM,
     REWRITE,
@@ -139,7 +138,8 @@ def inspect(recipe: Recipe, source: ModelSource, *, dispatch: bool = False) -> I
     )
     notes += _differences(matched, names_missing=is_here or dispatch)
     asked, plan = (
-        _resolved(program, choices, notes) for choices in (matched.asked, matched.assignment)
+        resolve(program, {**choices, PROGRAM: COMPOSED})
+        for choices in (matched.asked, matched.assignment)
     )
     built = build(loaded.model, plan, found) if is_here or dispatch else None
     calls = planned_calls(program, asked)
@@ -213,17 +213,6 @@ def _differences(matched: Match, *, names_missing: bool) -> list[str]:
             f"{matched.carried:.0%}"
         )
     return notes
-
-
-def _resolved(program: Program, assignment: Assignment, notes: list[str]) -> Plan:
-    """Resolve as `thunder.compile` would."""
-    choices = {**assignment, PROGRAM: COMPOSED}
-    if program.training and choices.get(CUDA_GRAPHS, "none") != "none":
-        choices[CUDA_GRAPHS] = "none"
-        note = "CUDA graphs are for inference: off in training"
-        if note not in notes:
-            notes.append(note)
-    return resolve(program, choices)
 
 
 def _classes(

@@ -21,7 +21,7 @@ from thunder.dev_utils.nvtx_profile_transform import NvtxProfileTransform
 from thunder_tune.compiler.autograd import differentiable
 from thunder_tune.compiler.building import Built, runnable
 from thunder_tune.compiler.calls import CallGroup, statements
-from thunder_tune.compiler.dispatch import CompiledGraph
+from thunder_tune.compiler.dispatch import CompiledGraph, passes_of
 from thunder_tune.compiler.inductor import InductorRegion
 from thunder_tune.program.frontend import Capture
 from thunder_tune.values.plan import Plan
@@ -68,10 +68,11 @@ def transformed(
         forward = transform.transform_trace_post_optimization(forward)
         if backward is not None:
             backward = transform.transform_trace_post_optimization(backward)
-    run = forward.python_callable()
-    if training:
-        run = differentiable(run, None if backward is None else backward.python_callable())
-    return replace(graph, run=run, forward=forward, backward=backward)
+    if not training:
+        return replace(graph, run=forward.python_callable(), forward=forward)
+    passes = passes_of(forward, backward)
+    run = differentiable(passes)
+    return replace(graph, run=run, forward=forward, backward=backward, passes=passes)
 
 
 def around_statements(

@@ -29,7 +29,7 @@ from thunder_tune.program.structure import analyse
 from thunder_tune.values.plan import resolve
 from thunder_tune.values.program import Program
 from thunder_tune.values.recipe import Recipe
-from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, PROGRAM
+from thunder_tune.values.space import COMPOSED, PROGRAM
 
 
 class TunedModel(torch.nn.Module):
@@ -134,11 +134,7 @@ class _GraphTuner:
         program = analyse([captured.trace], front_end=front_end, training=training)
         signature = self._application.signature(inputs)
         found = self._best_match(program, signature, _device_of(inputs))
-        assignment = dict(found.assignment)
-        if training and assignment.get(CUDA_GRAPHS) == "whole":
-            self.differs("CUDA graphs are for inference: off in training")
-            assignment[CUDA_GRAPHS] = "none"
-        plan = resolve(program, {**assignment, PROGRAM: COMPOSED})
+        plan = resolve(program, {**found.assignment, PROGRAM: COMPOSED})
         compiled = compile_graph(captured, plan, range(len(program.ops)), training=training)
         share = applied_share(program, plan, compiled.places)
         if share < 1.0:

@@ -1,0 +1,283 @@
+"""Recorded forward and backward passes: what is replayed when, and who may keep what."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from thunder_tune.compiler.autograd import differentiable
+from thunder_tune.compiler.building import Built
+from thunder_tune.compiler.dispatch import compile_graph
+from thunder_tune.compiler.graphed_passes import GraphedPasses
+from thunder_tune.program import capture
+from thunder_tune.testing.fake_recorder import FakeRecorder
+from thunder_tune.values.plan import resolve
+
+
+class _Net(nn.Module):
+    """Two linears, a buffer that counts calls, a result without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8, bias=False)
+        self.norm = nn.BatchNorm1d(8)
+        self.down = nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        y = self.down(torch.relu(self.norm(self.up(x))))
+        return y, self.calls * 2, x
+
+
+class _Recorded:
+    """A model under a fake recorder beside its twin in eager mode."""
+
+    def __init__(self, model, example):
+        torch.manual_seed(0)
+        self.eager = copy.deepcopy(model)
+        self.model = model
+        state = copy.deepcopy(model.state_dict())
+        found = capture(model, (example,), {}, training=True)
+        model.load_state_dict(state)  # capturing has called it
+        program = found.program
+        everywhere = {
+            ("executor:" if c.is_anchor else "fuser:") + c.id: "torch" for c in program.classes
+        }
+        plan = resolve(program, everywhere)
+        graph = compile_graph(found.graphs[0], plan, range(len(program.ops)), training=True)
+        self.recorder = FakeRecorder()
+        static = found.graphs[0].static_inputs
+        passes = GraphedPasses(graph.passes, static, graph.packs, graph.writes, self.recorder)
+        self.call = Built(plan, found.entry, found, [graph], [differentiable(passes)])
+
+    @property
+    def counts(self):
+        return self.recorder.records, self.recorder.replays
+
+    def assert_same_gradients(self):
+        for (name, p), q in zip(
+            self.model.named_parameters(), self.eager.parameters(), strict=True
+        ):
+            torch.testing.assert_close(p.grad, q.grad, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def inputs(count, rows=5):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(rows, 4, generator=generator) for _ in range(count)]
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return _Recorded(_Net(), inputs(1)[0])
+
+
+def loss(result, x):
+    return (result[0] * x.sum(-1, keepdim=True)).square().mean()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_steps_of_an_optimizer(net, set_to_none):
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (net.model, net.eager)]
+    for x in inputs(5):
+        for call, optimizer in zip((net.call, net.eager), optimizers, strict=True):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            loss(call(x), x).backward()
+            optimizer.step()
+        net.assert_same_gradients()
+    for name, value in net.model.state_dict().items():
+        torch.testing.assert_close(value, net.eager.state_dict()[name])
+    # Where gradients stay, the backward pass is recorded once more, to hand out copies.
+    assert net.counts == (2 if set_to_none else 3, 10)
+
+
+def test_results_are_the_callers_own(net):
+    one, other = inputs(2)
+    first = net.call(one)
+    loss(first, one).backward()
+    kept = [t.detach().clone() for t in first]
+    second = net.call(other)
+    assert net.counts == (2, 3)
+    for result, value in zip(first, kept, strict=True):
+        assert torch.equal(result, value)
+    assert second[2].data_ptr() == other.data_ptr(), "an input that is returned is the call's own"
+    assert first[0].requires_grad
+    assert not first[1].requires_grad
+
+
+def test_gradients_accumulate(net):
+    for call in (net.call, net.eager):
+        for x in inputs(3):
+            loss(call(x), x).backward()
+    net.assert_same_gradients()
+    assert net.counts == (3, 6)
+
+
+def test_a_gradient_that_is_kept_is_not_overwritten(net):
+    one, other = inputs(2)
+    parameters = list(net.model.parameters())
+    kept = torch.autograd.grad(loss(net.call(one), one), parameters)
+    view = kept[0][:1]
+    values = [g.clone() for g in kept]
+    del kept
+    again = torch.autograd.grad(loss(net.call(other), other), parameters)
+    assert torch.equal(view, values[0][:1])
+    assert not torch.equal(again[0], values[0])
+
+
+def test_a_gradient_that_was_dropped_costs_no_copy(net):
+    parameters = list(net.model.parameters())
+    seen = set()
+    for x in inputs(3):
+        gradients = torch.autograd.grad(loss(net.call(x), x), parameters)
+        seen.add(gradients[0].data_ptr())
+        del gradients
+    assert len(seen) == 1
+    assert net.counts == (2, 6)
+
+
+def test_gradients_are_lent_again_once_they_are_dropped_in_time(net):
+    parameters = list(net.model.parameters())
+    kept = None
+    addresses = []
+    for i, x in enumerate(inputs(8)):
+        gradients = torch.autograd.grad(loss(net.call(x), x), parameters)
+        addresses.append(gradients[0].data_ptr())
+        kept = gradients if i == 1 else kept
+        value = kept and [g.clone() for g in kept]
+        if i == 2:
+            for gradient, before in zip(kept, value, strict=True):
+                assert torch.equal(gradient, before)
+            kept = None
+        del gradients
+    assert net.counts[0] == 3
+    assert addresses[0] == addresses[1]
+    assert len(set(addresses[-3:])) == 1
+    assert addresses[-1] != addresses[0]
+
+
+def test_two_forwards_then_two_backwards(net):
+    one, other = inputs(2)
+    for call in (net.call, net.eager):
+        first = loss(call(one), one)
+        second = loss(call(other), other)
+        second.backward()
+        first.backward()
+    net.assert_same_gradients()
+    assert net.counts == (2, 2), "the second forward and its backward run directly"
+    loss(net.call(one), one).backward()
+    assert net.counts[1] == 4
+
+
+def test_a_forward_whose_result_is_dropped_waits_for_nothing(net):
+    for x in inputs(3):
+        net.call(x)
+    assert net.counts == (1, 3)
+
+
+def test_retained_graphs_can_go_back_again(net):
+    (x,) = inputs(1)
+    for call in (net.call, net.eager):
+        value = loss(call(x), x)
+        value.backward(retain_graph=True)
+        other = call(x)  # what the first one saved is still needed
+        value.backward()
+        del other
+    net.assert_same_gradients()
+    value = loss(net.call(x), x)
+    value.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        value.backward()
+
+
+def test_second_derivatives_are_refused(net):
+    (x,) = inputs(1)
+    first = net.model.up.weight
+    (gradient,) = torch.autograd.grad(loss(net.call(x), x), first, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_a_parameter_with_other_memory_is_noticed(net):
+    one, other = inputs(2)
+    for call in (net.call, net.eager):
+        loss(call(one), one).backward()
+    for model in (net.model, net.eager):
+        model.up.weight.data = model.up.weight.data * 2
+        model.zero_grad()
+    for call in (net.call, net.eager):
+        loss(call(other), other).backward()
+    net.assert_same_gradients()
+    assert net.counts == (4, 4)
+
+
+def test_memory_that_moves_between_the_passes(net):
+    one, _ = inputs(2)
+    for model, call in ((net.model, net.call), (net.eager, net.eager)):
+        value = loss(call(one), one)
+        model.down.weight.data = model.down.weight.data.clone()
+        value.backward()
+    net.assert_same_gradients()
+    assert net.counts == (1, 1), "the backward pass ran directly"
+
+
+def test_a_parameter_written_to_before_the_backward_pass_is_an_error(net):
+    (x,) = inputs(1)
+    value = loss(net.call(x), x)
+    with torch.no_grad():
+        net.model.down.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_a_cotangent_in_another_layout(net):
+    one, other = inputs(2)
+    for call in (net.call, net.eager):
+        call(one)[0].sum().backward()
+        call(other)[0].backward(torch.ones(3, 5).t() * 2)
+    net.assert_same_gradients()
+
+
+def test_while_someone_else_captures_nothing_is_recorded(net):
+    net.recorder.is_free = False
+    (x,) = inputs(1)
+    for call in (net.call, net.eager):
+        loss(call(x), x).backward()
+    net.assert_same_gradients()
+    assert net.counts == (0, 0)
+
+
+def test_a_buffer_counts_calls_not_warm_ups(net):
+    for x in inputs(3):
+        before = net.model.norm.running_mean._version
+        loss(net.call(x), x).backward()
+        loss(net.eager(x), x).backward()
+        assert net.model.norm.running_mean._version > before
+    assert net.model.calls == net.eager.calls == 3
+    torch.testing.assert_close(net.model.norm.running_var, net.eager.norm.running_var)
+
+
+def test_saved_tensors_that_were_elsewhere_in_between(net):
+    (x,) = inputs(1)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t):
+        value = loss(net.call(x), x)
+    value.backward()
+    loss(net.eager(x), x).backward()
+    net.assert_same_gradients()
+    assert net.counts == (1, 1)
+
+
+def test_dropout_draws_as_without_recording():
+    torch.manual_seed(0)
+    net = _Recorded(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5)), inputs(1)[0])
+    torch.manual_seed(7)
+    for x in inputs(3):
+        state = torch.get_rng_state()
+        net.call(x).sum().backward()
+        torch.set_rng_state(state)
+        net.eager(x).sum().backward()
+        net.assert_same_gradients()

@@ -1,0 +1,258 @@
+"""Training under CUDA graphs: a recording of the forward pass and one of the backward pass.
+
+What the forward pass saves lies in its recording's memory until the next replay, so that replay
+must wait for the backward pass: a second forward pass before it runs without a recording. Who gets
+what, and what may be overwritten when:
+
+- Outputs are copies, or computed behind the recording.
+- Gradients are lent: handed out where they lie, since an optimizer that drops them before the next
+  backward pass needs no copy of gigabytes. Where one is still held then (gradients accumulated over
+  several passes, kept for a look), the backward pass is recorded anew in other memory, and gradients
+  are copies until those of a few passes in a row were dropped in time.
+- With `retain_graph` the backward pass can be replayed again; a recording whose parameters have
+  moved, or whose saved tensors are not where they were, is not used.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from thunder_tune.compiler.autograd import DirectPasses, Pass
+from thunder_tune.compiler.cudagraphs import StaticInputs
+from thunder_tune.compiler.recording import CudaRecorder, Recorder
+from thunder_tune.executors import PackStore
+
+
+_FIRST_PATIENCE = 2
+
+
+class _Ticket:
+    """What a forward pass leaves for its backward pass; it lives as long as that may come.
+
+    Attributes:
+        state: Of the pass.
+        recorded: Whose memory the saved tensors lie in, or None.
+        is_used: Whether the backward pass has run for the last time.
+    """
+
+    __slots__ = ("__weakref__", "is_used", "recorded", "state")
+
+    def __init__(self, state: Any, recorded: _Forward | None) -> None:  # noqa: ANN401
+        self.state = state
+        self.recorded = recorded
+        self.is_used = False
+
+
+class GraphedPasses:
+    """Forward and backward passes that are recorded once and replayed.
+
+    Args:
+        direct: The passes as they are; they run where a recording cannot.
+        static_inputs: For each input, whether it is a parameter or buffer.
+        packs: Weights that kernels of the graph keep in another form.
+        writes: For each input whether the forward pass writes to it.
+        recorder: Makes the recordings.
+    """
+
+    def __init__(
+        self,
+        direct: DirectPasses,
+        static_inputs: Sequence[bool],
+        packs: PackStore,
+        writes: Sequence[bool],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._direct = direct
+        self._static = tuple(static_inputs)
+        self._packs = packs
+        self._writes = tuple(writes)
+        self._recorder = recorder or CudaRecorder()
+        self._forward: _Forward | None = None
+        self._last: weakref.ref[_Ticket] | None = None
+        self._patience = 0
+
+    @property
+    def flows(self) -> Sequence[bool]:
+        """For each output whether a gradient goes back from it."""
+        return self._direct.flows
+
+    def forward(self, inputs: Sequence[Any]) -> Pass:
+        """Replay the forward pass, recorded at the first call."""
+        if not self._recorder.is_free or self._awaits_backward():
+            made = self._direct.forward(inputs)
+            return Pass(made.outputs, made.saved, _Ticket(made.state, None))
+        if self._forward is None or self._packs.is_stale or not self._forward.suits(inputs):
+            self._forward = None  # its memory may be needed
+            static = StaticInputs(inputs, self._static, self._writes)
+            self._forward = _Forward(self._recorder, self._direct, static)
+        made = self._forward.replay(inputs)
+        ticket = _Ticket(made.state, self._forward)
+        self._last = weakref.ref(ticket)
+        return Pass(made.outputs, made.saved, ticket)
+
+    def _awaits_backward(self) -> bool:
+        """Whether what the last replay saved may still be needed."""
+        ticket = self._last() if self._last is not None else None
+        return ticket is not None and not ticket.is_used
+
+    def backward(
+        self, state: _Ticket, saved: Sequence[torch.Tensor], cotangents: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Replay the backward pass, recorded at the first call."""
+        state.is_used = not torch._C._autograd._get_current_graph_task_keep_graph()
+        forward = state.recorded
+        is_current = forward is not None and forward is self._forward
+        if not is_current or not self._recorder.is_free or not forward.has_saved(saved):
+            return self._direct.backward(state.state, saved, cotangents)
+        if forward.backward is not None and forward.backward.is_held:
+            forward.backward = None  # whoever holds a gradient keeps that memory
+            self._patience = max(2 * self._patience, _FIRST_PATIENCE)
+        if forward.backward is None:
+            forward.backward = _Backward(
+                self._recorder, self._direct, state.state, saved, cotangents, self._patience
+            )
+        return forward.backward.replay(cotangents)
+
+
+class _Forward:
+    """A recorded forward pass.
+
+    Attributes:
+        backward: The recording of the backward pass that reads what this one saves.
+    """
+
+    def __init__(self, recorder: Recorder, direct: DirectPasses, inputs: StaticInputs) -> None:
+        self._inputs = inputs
+        self._recording = recorder.record(lambda: direct.forward(inputs.values), inputs.written)
+        made: Pass = self._recording.results
+        places = {id(x): i for i, x in enumerate(inputs.values) if isinstance(x, torch.Tensor)}
+        self._output_places = [places.get(id(x)) for x in made.outputs]
+        owners = {
+            _storage(x): i
+            for i, x in enumerate(inputs.values)
+            if isinstance(x, torch.Tensor) and inputs.is_static(i)
+        }
+        self._saved_owners = [owners.get(_storage(x)) for x in made.saved]
+        self._saved_at = [x.data_ptr() for x in made.saved]
+        self.backward: _Backward | None = None
+
+    def suits(self, inputs: Sequence[Any]) -> bool:
+        """Whether parameters and buffers lie where they were recorded."""
+        return self._inputs.are_where(inputs)
+
+    def has_saved(self, saved: Sequence[torch.Tensor]) -> bool:
+        """Whether saved tensors are those of the recording."""
+        return [x.data_ptr() for x in saved] == self._saved_at
+
+    def replay(self, inputs: Sequence[Any]) -> Pass:
+        """Run the pass; results that are inputs are the call's own."""
+        self._inputs.fill(inputs)
+        self._recording.replay()
+        self._inputs.note_writes()
+        made: Pass = self._recording.results
+        copies: dict[int, Any] = {}  # a result at two places stays one tensor
+        for x, place in zip(made.outputs, self._output_places, strict=True):
+            if place is None and isinstance(x, torch.Tensor) and id(x) not in copies:
+                copies[id(x)] = x.clone()
+        outputs = [
+            copies.get(id(x), x) if place is None else inputs[place]
+            for x, place in zip(made.outputs, self._output_places, strict=True)
+        ]
+        saved = [
+            x if owner is None else _view_like(x, inputs[owner])
+            for x, owner in zip(made.saved, self._saved_owners, strict=True)
+        ]
+        return Pass(outputs, saved, made.state)
+
+
+class _Backward:
+    """A recorded backward pass.
+
+    Args:
+        recorder: Makes the recording.
+        direct: The passes.
+        state: Of the forward pass.
+        saved: In the memory of the forward pass's recording.
+        cotangents: Of this call.
+        patience: In how many passes in a row the gradients must have been dropped before the next
+            one until gradients are lent.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        direct: DirectPasses,
+        state: Any,  # noqa: ANN401
+        saved: Sequence[torch.Tensor],
+        cotangents: Sequence[Any],
+        patience: int,
+    ) -> None:
+        self._cotangents = StaticInputs(cotangents, [False] * len(cotangents))
+        given = [x.detach() for x in saved]
+        values = self._cotangents.values
+        self._recording = recorder.record(lambda: direct.backward(state, given, values))
+        theirs = {_storage(x) for x in (*given, *values) if isinstance(x, torch.Tensor)}
+        self._can_lend = [
+            isinstance(x, torch.Tensor) and _storage(x) not in theirs
+            for x in self._recording.results
+        ]
+        self._users = self._count_users()
+        self._patience = self._left = patience
+        self._copies: list[StorageWeakRef] = []
+
+    def _count_users(self) -> list[int]:
+        """Return by how many the memory of each gradient is held."""
+        return [
+            torch._C._storage_Use_Count(_storage(x))
+            for x, can_lend in zip(self._recording.results, self._can_lend, strict=True)
+            if can_lend
+        ]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a gradient that was lent, or a view of one, is still there."""
+        return self._count_users() != self._users
+
+    def replay(self, cotangents: Sequence[Any]) -> Sequence[Any]:
+        """Run the pass and return the gradients."""
+        if self._copies:
+            dropped = all(copy.expired() for copy in self._copies)
+            self._left = self._left - 1 if dropped else self._patience
+        self._cotangents.fill(cotangents)
+        self._recording.replay()
+        gradients = [
+            x if not isinstance(x, torch.Tensor) else x.detach() if self._lends(i) else x.clone()
+            for i, x in enumerate(self._recording.results)
+        ]
+        self._copies = []
+        if self._left:
+            tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
+            self._copies = [StorageWeakRef(g.untyped_storage()) for g in tensors]
+        return gradients
+
+    def _lends(self, place: int) -> bool:
+        return not self._left and self._can_lend[place]
+
+
+def _view_like(x: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
+    """Return a parameter, or the view of it that was recorded, as this call's.
+
+    torch notices whether a parameter is written to before the backward pass by the tensor that the
+    forward pass saved; one from another call would say so after every step of an optimizer.
+    """
+    if owner.shape == x.shape and owner.stride() == x.stride() and owner.dtype == x.dtype:
+        return owner
+    if owner.dtype != x.dtype:
+        return x.data
+    return owner.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def _storage(x: torch.Tensor) -> int:
+    """Return the address of what holds a tensor's memory, which its views share."""
+    address: int = x.untyped_storage()._cdata
+    return address
