@@ -5,10 +5,10 @@ must wait for the backward pass: a second forward pass before it runs without a 
 what, and what may be overwritten when:
 
 - Outputs are copies, or computed behind the recording.
-- Gradients are lent: handed out where they lie, since an optimizer that drops them before the next
-  backward pass needs no copy of gigabytes. Where one is still held then (gradients accumulated over
-  several passes, kept for a look), the backward pass is recorded anew in other memory, and gradients
-  are copies until those of a few passes in a row were dropped in time.
+- Gradients are lent: handed out where they lie, since an optimizer that drops them before the
+  next backward pass needs no copy of gigabytes. Where one is still held then (gradients that
+  accumulate over several passes, or are kept for a look), the backward pass is recorded anew in
+  other memory, and gradients are copies until those of a few passes in a row were dropped in time.
 - With `retain_graph` the backward pass can be replayed again; a recording whose parameters have
   moved, or whose saved tensors are not where they were, is not used.
 """
@@ -26,7 +26,6 @@ from thunder_tune.compiler.autograd import DirectPasses, Pass
 from thunder_tune.compiler.cudagraphs import StaticInputs
 from thunder_tune.compiler.recording import CudaRecorder, Recorder
 from thunder_tune.executors import PackStore
-
 
 _FIRST_PATIENCE = 2
 
@@ -106,8 +105,8 @@ class GraphedPasses:
         """Replay the backward pass, recorded at the first call."""
         state.is_used = not torch._C._autograd._get_current_graph_task_keep_graph()
         forward = state.recorded
-        is_current = forward is not None and forward is self._forward
-        if not is_current or not self._recorder.is_free or not forward.has_saved(saved):
+        is_usable = forward is not None and forward is self._forward and self._recorder.is_free
+        if forward is None or not is_usable or not forward.has_saved(saved):
             return self._direct.backward(state.state, saved, cotangents)
         if forward.backward is not None and forward.backward.is_held:
             forward.backward = None  # whoever holds a gradient keeps that memory
@@ -221,7 +220,7 @@ class _Backward:
     def replay(self, cotangents: Sequence[Any]) -> Sequence[Any]:
         """Run the pass and return the gradients."""
         if self._copies:
-            dropped = all(copy.expired() for copy in self._copies)
+            dropped = all(copy.expired() for copy in self._copies)  # type: ignore[no-untyped-call]
             self._left = self._left - 1 if dropped else self._patience
         self._cotangents.fill(cotangents)
         self._recording.replay()
@@ -232,7 +231,7 @@ class _Backward:
         self._copies = []
         if self._left:
             tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
-            self._copies = [StorageWeakRef(g.untyped_storage()) for g in tensors]
+            self._copies = [_weak(g) for g in tensors]
         return gradients
 
     def _lends(self, place: int) -> bool:
@@ -250,6 +249,10 @@ def _view_like(x: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
     if owner.dtype != x.dtype:
         return x.data
     return owner.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def _weak(x: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _storage(x: torch.Tensor) -> int:
