@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from thunder.core.devices import DeviceType
-from thunder.core.proxies import Variable, unvariableify, variableify
+from thunder.core.proxies import Proxy, Variable, unvariableify, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
@@ -15,6 +14,7 @@ from thunder.extend import FusionExecutor
 
 from thunder_tune.compiler.fusers import Fuser, FusionInputs, InductorFuser
 from thunder_tune.compiler.quantizing import QUANTIZATIONS, Quantizations
+from thunder_tune.compiler.recomputing import Group, recompute
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.float8 import quantize_rows
 from thunder_tune.program.kinds import STRUCTURAL, is_view
@@ -22,15 +22,6 @@ from thunder_tune.values.fusers import INDUCTOR, PERSISTENT
 
 _QUANTIZATION = -1
 """Stands for a region's number where a quantization has none to go to."""
-
-
-@dataclass
-class _Group:
-    """Consecutive bound symbols of one region, or ones that stay as they are."""
-
-    region: int | None
-    backward: bool
-    bsyms: list[BoundSymbol] = field(default_factory=list)
 
 
 class RegionFuser(FusionExecutor):
@@ -85,10 +76,11 @@ class RegionFuser(FusionExecutor):
         """Replace the bound symbols of each region by one fusion."""
         result = from_trace(trace)
         quantizations = Quantizations(trace.bound_symbols)
-        bsyms = quantizations.bsyms
-        users = _users(bsyms)
+        groups = self._groups(_sunk(quantizations.bsyms))
+        recompute(result, groups, lambda region, b: self._fuser(region, b).can_fuse(b))
+        users = _users([bsym for group in groups for bsym in group.bsyms])
         position = 0
-        for group in self._groups(bsyms):
+        for group in groups:
             last = position + len(group.bsyms)
             if group.region is None or all(is_view(b) for b in group.bsyms):
                 result.bound_symbols += group.bsyms
@@ -105,23 +97,40 @@ class RegionFuser(FusionExecutor):
         result.set_provenance(TraceProvenance("Fusion of the assigned regions"))
         return result
 
-    def _groups(self, bsyms: Sequence[BoundSymbol]) -> list[_Group]:
-        groups: list[_Group] = []
+    def _groups(self, bsyms: Sequence[BoundSymbol]) -> list[Group]:
+        groups: list[Group] = []
+        gathering: list[BoundSymbol] = []
         for bsym in bsyms:
             backward = has_tags(bsym, {BoundSymbolTag.BACKWARD})
             region = self._region(bsym) if self.can_fuse(bsym) else None
             open_ = groups[-1] if groups else None
-            if open_ is not None and self._adopts(open_, bsym, region, backward):
+            if open_ is not None and not gathering and self._adopts(open_, bsym, region, backward):
                 open_.bsyms.append(bsym)
-            elif open_ is not None and (open_.region, open_.backward) == (region, backward):
-                open_.bsyms.append(bsym)
-            else:
-                groups.append(_Group(region, backward, [bsym]))
+                continue
+            if _gathers(bsym):
+                gathering.append(bsym)
+                continue
+            if open_ is None or (open_.region, open_.backward) != (region, backward) or gathering:
+                groups += self._gathered(gathering, region, backward)
+                gathering = []
+                if not groups or (groups[-1].region, groups[-1].backward) != (region, backward):
+                    groups.append(Group(region, backward))
+            groups[-1].bsyms.append(bsym)
+        assert not gathering  # a trace ends with its return
         return groups
 
-    def _adopts(
-        self, open_: _Group, bsym: BoundSymbol, region: int | None, backward: bool
-    ) -> bool:
+    def _gathered(
+        self, gathering: Sequence[BoundSymbol], region: int | None, backward: bool
+    ) -> list[Group]:
+        """Return additions of gradients as a group, of the region that follows if it can be."""
+        if not gathering:
+            return []
+        takes = region is not None and backward and region != _QUANTIZATION
+        if region is None or not takes or not all(map(self._fusers[region].can_fuse, gathering)):
+            region = None
+        return [Group(region, True, list(gathering))]
+
+    def _adopts(self, open_: Group, bsym: BoundSymbol, region: int | None, backward: bool) -> bool:
         """Whether an op of no region of its own goes with what precedes it.
 
         The additions that gather gradients carry no op's tag and would cut the region otherwise;
@@ -129,15 +138,41 @@ class RegionFuser(FusionExecutor):
         """
         if open_.region is None or open_.backward != backward:
             return False
-        gathers = (
-            region is None
-            and backward
-            and op_index(bsym) is None
-            and bsym.sym.id not in STRUCTURAL
-        )
-        if not gathers and region != _QUANTIZATION:
+        is_ours = region is None and _comes_from_no_op(bsym)
+        if not is_ours and region != _QUANTIZATION:
             return False
         return self._fuser(open_.region, open_.bsyms[0]).can_fuse(bsym)
+
+
+def _comes_from_no_op(bsym: BoundSymbol) -> bool:
+    """Whether autodiff has made an op of none of the program's."""
+    is_backward = has_tags(bsym, {BoundSymbolTag.BACKWARD})
+    return is_backward and op_index(bsym) is None and bsym.sym.id not in STRUCTURAL
+
+
+def _gathers(bsym: BoundSymbol) -> bool:
+    """Whether an op adds up the gradients of a value with several uses."""
+    return _comes_from_no_op(bsym) and bsym.sym.name == "add"
+
+
+def _sunk(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """Put additions that gather gradients right before what uses their sums first."""
+    waiting: dict[str, BoundSymbol] = {}
+    result: list[BoundSymbol] = []
+
+    def put(bsym: BoundSymbol) -> None:
+        for proxy in bsym.flat_proxy_args:
+            addition = waiting.pop(proxy.name, None)
+            if addition is not None:
+                put(addition)
+        result.append(bsym)
+
+    for bsym in bsyms:
+        if _gathers(bsym) and isinstance(bsym.output, Proxy):
+            waiting[bsym.output.name] = bsym
+        else:
+            put(bsym)
+    return result
 
 
 def _quantizer(bsym: BoundSymbol) -> Fuser:
