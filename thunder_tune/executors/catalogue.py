@@ -19,6 +19,7 @@ from thunder_tune.executors.folded_conv import (
     folded_cublaslt_executor,
     folded_matmul_executor,
 )
+from thunder_tune.executors.fused_attention import cudnn_executor, flash_executor
 from thunder_tune.executors.grouped_attention import grouped_sdpa_executor
 from thunder_tune.executors.kernels import cublaslt
 from thunder_tune.executors.linear_add import linear_add_executor
@@ -124,6 +125,16 @@ OPERATOR_EXECUTORS = (
         thunder_name=grouped_sdpa_executor.name,
         kinds=("grouped_attention",),
         trains=False,
+    ),
+    OperatorExecutorInfo(
+        name="flash_attention",
+        thunder_name=flash_executor.name,
+        kinds=("sdpa", "grouped_attention"),
+    ),
+    OperatorExecutorInfo(
+        name="cudnn_attention",
+        thunder_name=cudnn_executor.name,
+        kinds=("sdpa", "grouped_attention"),
     ),
     OperatorExecutorInfo(
         name="float8",

@@ -31,8 +31,11 @@ EPILOGUES = ("linear_gelu", "linear_add")
 """Rewrites that give a linear an epilogue, in 16 bits."""
 ALWAYS = ("matmul", "space_to_depth")
 """Executors that are taken wherever they are offered: those of patches, 1x1 kernels and stems."""
-FUSED_ATTENTION = "sdpa"
-"""Keeps one kernel for the gradient of attention, which torch's own op leaves in pieces."""
+FUSED_ATTENTION = ("sdpa", "flash_attention")
+"""Keep one kernel for the gradient of attention, which torch's own op leaves in pieces; of those
+that are offered the last one is taken."""
+OTHER_ATTENTION = "cudnn_attention"
+"""Another one, for another bet."""
 
 
 def warm_starts(ledger: PlanLedger) -> Iterator[dict[str, str]]:
@@ -99,7 +102,8 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
     around = _uniform(space, (FUSER, EXECUTOR), fusers[0]) if fusers else {}
     around.update(_matmuls(space, "torch"))
     if training:
-        around.update(_uniform(space, (EXECUTOR,), FUSED_ATTENTION))
+        for name in FUSED_ATTENTION:
+            around.update(_uniform(space, (EXECUTOR,), name))
     for executor in ALWAYS:
         around.update(_uniform(space, (EXECUTOR,), executor))
     sites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
@@ -115,7 +119,8 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
             yield {**around, **low, **{d.name: _in_form(d, names) for d in sites}}
             yield {**around, **low, **{d.name: _with_epilogue(d, names) for d in sites}}
     yield {**around, **first}
-    yield {**around, **last}
+    attention = _uniform(space, (EXECUTOR,), OTHER_ATTENTION) if training else {}
+    yield {**around, **last, **attention}
     yield around
     for compute in _choices(_of(space, PRECISIONS)):
         yield {**around, **first, **_uniform(space, PRECISIONS, compute)}

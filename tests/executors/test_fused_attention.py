@@ -1,0 +1,133 @@
+"""Attention kernels called directly: results and gradients in float64, and what they decline."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from thunder_tune.compiler import build, viability
+from thunder_tune.program import capture
+from thunder_tune.values.plan import resolve
+
+EXECUTORS = ["flash_attention", "cudnn_attention"]
+
+
+class _Attention(nn.Module):
+    """Causal attention whose keys and values are repeated for groups of queries."""
+
+    def __init__(self, groups=2, is_causal=True, mask=None, scale=None, dropout=0.0):
+        super().__init__()
+        self.groups, self.is_causal, self.mask = groups, is_causal, mask
+        self.scale, self.dropout = scale, dropout
+
+    def forward(self, q, k, v):
+        if self.groups > 1:
+            batch, heads, length, width = k.shape
+            k, v = (
+                x[:, :, None]
+                .expand(batch, heads, self.groups, length, width)
+                .reshape(batch, heads * self.groups, length, width)
+                for x in (k, v)
+            )
+        return F.scaled_dot_product_attention(
+            q, k, v, self.mask, self.dropout, self.is_causal, scale=self.scale
+        )
+
+
+def tensors(groups=2, queries=12, keys=12, width=16, dtype=torch.float32, device="cpu"):
+    torch.manual_seed(0)
+    shapes = [(2, 4, queries, width), *2 * [(2, 4 // groups, keys, width)]]
+    return [  # as projections leave them: heads behind the length
+        torch.randn(b, n, h, w, device=device, dtype=dtype).transpose(1, 2).requires_grad_()
+        for b, h, n, w in shapes
+    ]
+
+
+def choices(found, executor, groups):
+    (sdpa,) = [c for c in found.program.classes if c.kind == "sdpa"]
+    everything = {
+        ("executor:" if c.is_anchor else "fuser:") + c.id: "torch" for c in found.program.classes
+    }
+    if groups == 1:
+        return {**everything, f"executor:{sdpa.id}": executor}, sdpa.id
+    (site,) = found.program.site_classes
+    return {**everything, f"rewrite:{site.id}": executor}, site.id
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(("groups", "scale"), [(1, None), (2, 0.3), (4, None)])
+def test_results_and_gradients(executor, groups, is_causal, scale):
+    model = _Attention(groups, is_causal=is_causal, scale=scale)
+    q, k, v = tensors(groups)
+    found = capture(model, (q, k, v), {}, training=True)
+    assignment, class_id = choices(found, executor, groups)
+    assert viability(found, "cpu")(class_id, executor) == ""
+    built = build(model, resolve(found.program, assignment), found)
+    cotangent = torch.randn(2, 4, 12, 16)
+    y = built(q, k, v)
+    got = torch.autograd.grad(y, (q, k, v), cotangent)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted = torch.autograd.grad(model(*exact), exact, cotangent.double())
+    torch.testing.assert_close(y.double(), model(*exact), rtol=1e-4, atol=1e-5)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-4)
+    assert built.applied == 1.0
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_without_gradients(executor):
+    model = _Attention()
+    q, k, v = (x.detach() for x in tensors())
+    with torch.no_grad():
+        found = capture(model, (q, k, v), {})
+        assignment, _ = choices(found, executor, 2)
+        built = build(model, resolve(found.program, assignment), found)
+        torch.testing.assert_close(built(q, k, v), model(q, k, v), rtol=1e-4, atol=1e-5)
+    assert built.applied == 1.0
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (_Attention(1, is_causal=False, mask=torch.zeros(12, 12)), {}),
+        (_Attention(1), {"queries": 6}),
+        (_Attention(1, dropout=0.5), {}),
+    ],
+    ids=["mask", "causal over other lengths", "dropout on a CPU"],
+)
+def test_what_is_declined(executor, model, given):
+    inputs = tensors(1, **given)
+    found = capture(model, inputs, {}, training=True)
+    _, class_id = choices(found, executor, 1)
+    assert "refuses" in viability(found, "cpu")(class_id, executor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("graphs", ["none", "whole"])
+def test_on_the_device(executor, groups, is_causal, width, graphs):
+    model = _Attention(groups, is_causal=is_causal)
+    given = {"queries": 200, "keys": 200, "width": width}
+    q, k, v = tensors(groups, **given, dtype=torch.bfloat16, device="cuda")
+    found = capture(model, (q, k, v), {}, training=True)
+    assignment, class_id = choices(found, executor, groups)
+    assert viability(found, "cuda")(class_id, executor) == ""
+    plan = resolve(found.program, {**assignment, "cuda_graphs": graphs})
+    built = build(model, plan, found)
+    cotangent = torch.randn(2, 4, 200, width, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):
+        y = built(q, k, v)
+        got = torch.autograd.grad(y, (q, k, v), cotangent)
+        exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        wanted = torch.autograd.grad(model(*exact), exact, cotangent.double())
+        for one, other in zip((y, *got), (model(*exact), *wanted), strict=True):
+            error = (one.double() - other).norm() / other.norm()
+            assert error < 2e-2
+    assert built.applied == 1.0
