@@ -29,6 +29,7 @@ from thunder_tune.compiler.rewrites import rewrite
 from thunder_tune.compiler.router import Router
 from thunder_tune.compiler.tagging import op_index, tagged
 from thunder_tune.compiler.tail import Split, split
+from thunder_tune.compiler.tied_weights import with_rows_added
 from thunder_tune.executors import PackStore, operator_executor
 from thunder_tune.program.frontend import CapturedGraph, Graph
 from thunder_tune.program.kinds import STRUCTURAL, is_view
@@ -122,6 +123,7 @@ def _with_backward(
     trace: TraceCtx, executors: Sequence[Executor], packs: PackStore
 ) -> CompiledGraph:
     joint = grad_transform_on_trace(dce(wrap_return_value_together_with_arguments(trace)))
+    joint = with_rows_added(joint)
     joint = thunder.transform_for_execution(
         joint, executors_list=executors, use_del_last_used=False
     )[-1]
