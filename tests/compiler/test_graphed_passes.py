@@ -36,7 +36,7 @@ class _Net(nn.Module):
 class _Recorded:
     """A model under a fake recorder beside its twin in eager mode."""
 
-    def __init__(self, model, example):
+    def __init__(self, model, example, large=2**20):
         torch.manual_seed(0)
         self.eager = copy.deepcopy(model)
         self.model = model
@@ -51,7 +51,9 @@ class _Recorded:
         graph = compile_graph(found.graphs[0], plan, range(len(program.ops)), training=True)
         self.recorder = FakeRecorder()
         static = found.graphs[0].static_inputs
-        passes = GraphedPasses(graph.passes, static, graph.packs, graph.writes, self.recorder)
+        passes = GraphedPasses(
+            graph.passes, static, graph.packs, graph.writes, self.recorder, large
+        )
         self.call = Built(plan, found.entry, found, [graph], [differentiable(passes)])
 
     @property
@@ -107,6 +109,27 @@ def test_results_are_the_callers_own(net):
     assert second[2].data_ptr() == other.data_ptr(), "an input that is returned is the call's own"
     assert first[0].requires_grad
     assert not first[1].requires_grad
+
+
+def test_large_results_are_lent_until_somebody_keeps_one():
+    net = _Recorded(_Net(), inputs(1)[0], large=1)
+    one, other = inputs(2)
+    addresses = []
+    for x in (one, other):
+        result = net.call(x)[0]
+        addresses.append(result.data_ptr())
+        loss([result], x).backward()
+        del result
+    assert addresses[0] == addresses[1]
+    kept = net.call(one)[0]
+    loss([kept], one).backward()
+    value = kept.detach().clone()
+    loss(net.call(other), other).backward()
+    assert torch.equal(kept, value)
+    net.model.zero_grad()
+    for call in (net.call, net.eager):
+        loss(call(one), one).backward()
+    net.assert_same_gradients()
 
 
 def test_gradients_accumulate(net):

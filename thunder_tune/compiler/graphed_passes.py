@@ -1,16 +1,12 @@
 """Training under CUDA graphs: a recording of the forward pass and one of the backward pass.
 
 What the forward pass saves lies in its recording's memory until the next replay, so that replay
-must wait for the backward pass: a second forward pass before it runs without a recording. Who gets
-what, and what may be overwritten when:
+must wait for the backward pass: a second forward pass before it runs without a recording. With
+`retain_graph` the backward pass can be replayed again. A recording whose parameters have moved, or
+whose saved tensors are not where they were, is not used.
 
-- Outputs are copies, or computed behind the recording.
-- Gradients are lent: handed out where they lie, since an optimizer that drops them before the
-  next backward pass needs no copy of gigabytes. Where one is still held then (gradients that
-  accumulate over several passes, or are kept for a look), the backward pass is recorded anew in
-  other memory, and gradients are copies until those of a few passes in a row were dropped in time.
-- With `retain_graph` the backward pass can be replayed again; a recording whose parameters have
-  moved, or whose saved tensors are not where they were, is not used.
+Gradients and large results are lent (`lending.py`): an optimizer that drops the gradients before
+the next backward pass needs no copy of gigabytes. Small results are copies.
 """
 
 from __future__ import annotations
@@ -20,14 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from thunder_tune.compiler.autograd import DirectPasses, Pass
 from thunder_tune.compiler.cudagraphs import StaticInputs
+from thunder_tune.compiler.lending import Lender, storage_of
 from thunder_tune.compiler.recording import CudaRecorder, Recorder
+from thunder_tune.compiler.tail import LARGE
 from thunder_tune.executors import PackStore
-
-_FIRST_PATIENCE = 2
 
 
 class _Ticket:
@@ -56,6 +51,7 @@ class GraphedPasses:
         packs: Weights that kernels of the graph keep in another form.
         writes: For each input whether the forward pass writes to it.
         recorder: Makes the recordings.
+        large: Results of so many bytes are lent.
     """
 
     def __init__(
@@ -65,6 +61,7 @@ class GraphedPasses:
         packs: PackStore,
         writes: Sequence[bool],
         recorder: Recorder | None = None,
+        large: int = LARGE,
     ) -> None:
         self._direct = direct
         self._static = tuple(static_inputs)
@@ -73,7 +70,8 @@ class GraphedPasses:
         self._recorder = recorder or CudaRecorder()
         self._forward: _Forward | None = None
         self._last: weakref.ref[_Ticket] | None = None
-        self._patience = 0
+        self._outputs = Lender(large)
+        self._gradients = Lender()
 
     @property
     def flows(self) -> Sequence[bool]:
@@ -85,10 +83,13 @@ class GraphedPasses:
         if not self._recorder.is_free or self._awaits_backward():
             made = self._direct.forward(inputs)
             return Pass(made.outputs, made.saved, _Ticket(made.state, None))
-        if self._forward is None or self._packs.is_stale or not self._forward.suits(inputs):
+        usable = self._forward is not None and self._forward.suits(inputs)
+        if not usable or self._packs.is_stale or self._outputs.is_owed():
             self._forward = None  # its memory may be needed
+            self._outputs.take((), ())
             static = StaticInputs(inputs, self._static, self._writes)
-            self._forward = _Forward(self._recorder, self._direct, static)
+            self._forward = _Forward(self._recorder, self._direct, static, self._outputs)
+        assert self._forward is not None
         made = self._forward.replay(inputs)
         ticket = _Ticket(made.state, self._forward)
         self._last = weakref.ref(ticket)
@@ -105,15 +106,14 @@ class GraphedPasses:
         """Replay the backward pass, recorded at the first call."""
         state.is_used = not torch._C._autograd._get_current_graph_task_keep_graph()
         forward = state.recorded
-        is_usable = forward is not None and forward is self._forward and self._recorder.is_free
-        if forward is None or not is_usable or not forward.has_saved(saved):
+        usable = forward is not None and forward is self._forward and self._recorder.is_free
+        if forward is None or not usable or not forward.has_saved(saved):
             return self._direct.backward(state.state, saved, cotangents)
-        if forward.backward is not None and forward.backward.is_held:
-            forward.backward = None  # whoever holds a gradient keeps that memory
-            self._patience = max(2 * self._patience, _FIRST_PATIENCE)
-        if forward.backward is None:
+        if forward.backward is None or self._gradients.is_owed():
+            forward.backward = None  # its memory may be needed
+            self._gradients.take((), ())
             forward.backward = _Backward(
-                self._recorder, self._direct, state.state, saved, cotangents, self._patience
+                self._recorder, self._direct, state.state, saved, cotangents, self._gradients
             )
         return forward.backward.replay(cotangents)
 
@@ -121,24 +121,38 @@ class GraphedPasses:
 class _Forward:
     """A recorded forward pass.
 
+    Args:
+        recorder: Makes the recording.
+        direct: The passes.
+        inputs: What is recorded reads.
+        lender: Of the outputs.
+
     Attributes:
         backward: The recording of the backward pass that reads what this one saves.
     """
 
-    def __init__(self, recorder: Recorder, direct: DirectPasses, inputs: StaticInputs) -> None:
+    def __init__(
+        self, recorder: Recorder, direct: DirectPasses, inputs: StaticInputs, lender: Lender
+    ) -> None:
         self._inputs = inputs
+        self._lender = lender
         self._recording = recorder.record(lambda: direct.forward(inputs.values), inputs.written)
         made: Pass = self._recording.results
         places = {id(x): i for i, x in enumerate(inputs.values) if isinstance(x, torch.Tensor)}
         self._output_places = [places.get(id(x)) for x in made.outputs]
         owners = {
-            _storage(x): i
+            storage_of(x): i
             for i, x in enumerate(inputs.values)
             if isinstance(x, torch.Tensor) and inputs.is_static(i)
         }
-        self._saved_owners = [owners.get(_storage(x)) for x in made.saved]
+        self._saved_owners = [owners.get(storage_of(x)) for x in made.saved]
         self._saved_at = [x.data_ptr() for x in made.saved]
         self.backward: _Backward | None = None
+        own = [
+            None if place is not None else x
+            for x, place in zip(made.outputs, self._output_places, strict=True)
+        ]
+        lender.take(own, [*inputs.values, *made.saved])
 
     def suits(self, inputs: Sequence[Any]) -> bool:
         """Whether parameters and buffers lie where they were recorded."""
@@ -154,13 +168,9 @@ class _Forward:
         self._recording.replay()
         self._inputs.note_writes()
         made: Pass = self._recording.results
-        copies: dict[int, Any] = {}  # a result at two places stays one tensor
-        for x, place in zip(made.outputs, self._output_places, strict=True):
-            if place is None and isinstance(x, torch.Tensor) and id(x) not in copies:
-                copies[id(x)] = x.clone()
         outputs = [
-            copies.get(id(x), x) if place is None else inputs[place]
-            for x, place in zip(made.outputs, self._output_places, strict=True)
+            x if place is None else inputs[place]
+            for x, place in zip(self._lender.hand_out(), self._output_places, strict=True)
         ]
         saved = [
             x if owner is None else _view_like(x, inputs[owner])
@@ -178,8 +188,7 @@ class _Backward:
         state: Of the forward pass.
         saved: In the memory of the forward pass's recording.
         cotangents: Of this call.
-        patience: In how many passes in a row the gradients must have been dropped before the next
-            one until gradients are lent.
+        lender: Of the gradients.
     """
 
     def __init__(
@@ -189,53 +198,20 @@ class _Backward:
         state: Any,  # noqa: ANN401
         saved: Sequence[torch.Tensor],
         cotangents: Sequence[Any],
-        patience: int,
+        lender: Lender,
     ) -> None:
         self._cotangents = StaticInputs(cotangents, [False] * len(cotangents))
+        self._lender = lender
         given = [x.detach() for x in saved]
         values = self._cotangents.values
         self._recording = recorder.record(lambda: direct.backward(state, given, values))
-        theirs = {_storage(x) for x in (*given, *values) if isinstance(x, torch.Tensor)}
-        self._can_lend = [
-            isinstance(x, torch.Tensor) and _storage(x) not in theirs
-            for x in self._recording.results
-        ]
-        self._users = self._count_users()
-        self._patience = self._left = patience
-        self._copies: list[StorageWeakRef] = []
-
-    def _count_users(self) -> list[int]:
-        """Return by how many the memory of each gradient is held."""
-        return [
-            torch._C._storage_Use_Count(_storage(x))
-            for x, can_lend in zip(self._recording.results, self._can_lend, strict=True)
-            if can_lend
-        ]
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a gradient that was lent, or a view of one, is still there."""
-        return self._count_users() != self._users
+        lender.take(self._recording.results, [*given, *values])
 
     def replay(self, cotangents: Sequence[Any]) -> Sequence[Any]:
         """Run the pass and return the gradients."""
-        if self._copies:
-            dropped = all(copy.expired() for copy in self._copies)  # type: ignore[no-untyped-call]
-            self._left = self._left - 1 if dropped else self._patience
         self._cotangents.fill(cotangents)
         self._recording.replay()
-        gradients = [
-            x if not isinstance(x, torch.Tensor) else x.detach() if self._lends(i) else x.clone()
-            for i, x in enumerate(self._recording.results)
-        ]
-        self._copies = []
-        if self._left:
-            tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
-            self._copies = [_weak(g) for g in tensors]
-        return gradients
-
-    def _lends(self, place: int) -> bool:
-        return not self._left and self._can_lend[place]
+        return self._lender.hand_out()
 
 
 def _view_like(x: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
@@ -249,13 +225,3 @@ def _view_like(x: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
     if owner.dtype != x.dtype:
         return x.data
     return owner.as_strided(x.shape, x.stride(), x.storage_offset())
-
-
-def _weak(x: torch.Tensor) -> StorageWeakRef:
-    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-def _storage(x: torch.Tensor) -> int:
-    """Return the address of what holds a tensor's memory, which its views share."""
-    address: int = x.untyped_storage()._cdata
-    return address
