@@ -107,3 +107,29 @@ def test_an_option_that_a_symbol_lacks_makes_the_call_opaque():
     torch.testing.assert_close(got, wanted)
     gradients = [torch.autograd.grad(y.sum(), list(model.parameters())) for y in (got, wanted)]
     torch.testing.assert_close(*gradients)
+
+
+class _Rotated(nn.Module):
+    """Products of complex numbers, some of them slices of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = torch.view_as_complex(self.linear(x).unflatten(-1, (4, 2)))
+        z = y[:, :2] * y[:, 2:].mul(y[:, 1:3]) / (y[:, 2:] + 2)
+        return torch.view_as_real(z).flatten(1)
+
+
+def test_a_gradient_of_complex_numbers_is_torchs_own():
+    torch.manual_seed(0)
+    model = _Rotated()
+    x = torch.randn(2, 4, 8)
+    found = capture(model, (x,), {}, training=True)
+    built = build(model, resolve(found.program, {}), found)
+    parameters = list(model.parameters())
+    got = torch.autograd.grad(built(x).square().sum(), parameters)
+    wanted = torch.autograd.grad(model(x).square().sum(), parameters)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)

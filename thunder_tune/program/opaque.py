@@ -202,7 +202,8 @@ def _backward(
             leaves[i] = leaves[i].detach().requires_grad_()
         args, kwargs = tree_unflatten(leaves, structure)
         flat, _ = tree_flatten(function(*args, **kwargs))
-        results = [r for r in flat if isinstance(r, torch.Tensor) and r.dtype.is_floating_point]
+        tensors = [r for r in flat if isinstance(r, torch.Tensor)]
+        results = [r for r in tensors if r.dtype.is_floating_point or r.dtype.is_complex]
         roots = [(r, c) for r, c in zip(results, cotangents, strict=True) if r.requires_grad]
         inputs = [leaves[i] for i in places]
         gradients = torch.autograd.grad(

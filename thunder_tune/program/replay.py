@@ -7,6 +7,7 @@ called as the Thunder symbol that stands for it, under an open trace, so that th
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,13 +18,14 @@ import torch
 import torch.fx as fx
 import torch.nn.functional as F
 from thunder.common import CompileData, CompileStats
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import Languages, langctx
 from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.torch import _torch_to_thunder_function_map
 from torch.fx.operator_schemas import get_signature_for_torch_op
+from torch.utils._pytree import tree_leaves
 
 from thunder_tune.program.masks import Masks
 from thunder_tune.program.opaque import KEPT_WHOLE, is_random, on_a_copy, opaque_call
@@ -148,7 +150,9 @@ class _Replay(fx.Interpreter):
                 self.current, args, kwargs, self.env, autocast=autocast
             )
         function = OPENED.get(target) or _torch_to_thunder_function_map.get(target)
-        if function is None and getattr(target, "__module__", "") in _PLAIN_MODULES:
+        is_plain = function is None and getattr(target, "__module__", "") in _PLAIN_MODULES
+        picks = target is operator.getitem and not isinstance(args[0], TensorProxy)
+        if is_plain and (picks or not self._is_complex(args, kwargs)):
             return target(*args, **kwargs)
         if function is None or self._is_whole(target, function, args, kwargs):
             return opaque_call(target, args, kwargs, has_gradient=has_gradient(self.current))
@@ -176,8 +180,20 @@ class _Replay(fx.Interpreter):
         """
         assert self.current is not None
         is_wrapped = prims.OpTags.AUTO_REGISTERED in (getattr(function, "tags", None) or ())
-        return target in KEPT_WHOLE or (
-            is_wrapped and has_gradient(self.current) and is_random(target, args, kwargs)
+        return (
+            target in KEPT_WHOLE
+            or self._is_complex(args, kwargs)
+            or (is_wrapped and has_gradient(self.current) and is_random(target, args, kwargs))
+        )
+
+    def _is_complex(self, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
+        """Whether a gradient of complex numbers is asked for: Thunder's rules do not conjugate."""
+        assert self.current is not None
+        made = tree_leaves(self.current.meta.get("example_value"))
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, TensorProxy)]
+        return has_gradient(self.current) and (
+            any(dtypes.is_complex_dtype(x.dtype) for x in given)
+            or any(isinstance(x, torch.Tensor) and x.is_complex() for x in made)
         )
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -193,8 +209,10 @@ class _Replay(fx.Interpreter):
             if name in _METHODS:
                 return _METHODS[name](*args, **kwargs)
         try:
-            method = getattr(receiver, name)
+            method = None if self._is_complex(args, kwargs) else getattr(receiver, name)
         except AttributeError:
+            method = None
+        if method is None:
             function = getattr(torch.Tensor, name, None) or on_a_copy(
                 getattr(torch.Tensor, target)
             )
