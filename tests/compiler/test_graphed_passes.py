@@ -33,28 +33,37 @@ class _Net(nn.Module):
         return y, self.calls * 2, x
 
 
-class _Recorded:
-    """A model under a fake recorder beside its twin in eager mode."""
+class _Captured:
+    """A model captured and dispatched once; every test records it anew."""
 
-    def __init__(self, model, example, large=2**20):
-        torch.manual_seed(0)
-        self.eager = copy.deepcopy(model)
+    def __init__(self, model, example):
         self.model = model
-        state = copy.deepcopy(model.state_dict())
-        found = capture(model, (example,), {}, training=True)
-        model.load_state_dict(state)  # capturing has called it
-        program = found.program
+        self.state = copy.deepcopy(model.state_dict())
+        self.found = capture(model, (example,), {}, training=True)
+        program = self.found.program
         everywhere = {
             ("executor:" if c.is_anchor else "fuser:") + c.id: "torch" for c in program.classes
         }
-        plan = resolve(program, everywhere)
-        graph = compile_graph(found.graphs[0], plan, range(len(program.ops)), training=True)
+        self.plan = resolve(program, everywhere)
+        ops = range(len(program.ops))
+        self.graph = compile_graph(self.found.graphs[0], self.plan, ops, training=True)
+
+
+class _Recorded:
+    """A model under a fake recorder beside its twin in eager mode."""
+
+    def __init__(self, captured, large=2**20):
+        found, graph, self.model = captured.found, captured.graph, captured.model
+        self.model.load_state_dict(captured.state)
+        self.model.zero_grad()
+        self.eager = copy.deepcopy(self.model)
         self.recorder = FakeRecorder()
         static = found.graphs[0].static_inputs
         passes = GraphedPasses(
             graph.passes, static, graph.packs, graph.writes, self.recorder, large
         )
-        self.call = Built(plan, found.entry, found, [graph], [differentiable(passes)])
+        run = differentiable(passes)
+        self.call = Built(captured.plan, found.entry, found, [graph], [run])
 
     @property
     def counts(self):
@@ -72,10 +81,15 @@ def inputs(count, rows=5):
     return [torch.randn(rows, 4, generator=generator) for _ in range(count)]
 
 
-@pytest.fixture
-def net():
+@pytest.fixture(scope="module")
+def captured():
     torch.manual_seed(0)
-    return _Recorded(_Net(), inputs(1)[0])
+    return _Captured(_Net(), inputs(1)[0])
+
+
+@pytest.fixture
+def net(captured):
+    return _Recorded(captured)
 
 
 def loss(result, x):
@@ -111,8 +125,8 @@ def test_results_are_the_callers_own(net):
     assert not first[1].requires_grad
 
 
-def test_large_results_are_lent_until_somebody_keeps_one():
-    net = _Recorded(_Net(), inputs(1)[0], large=1)
+def test_large_results_are_lent_until_somebody_keeps_one(captured):
+    net = _Recorded(captured, large=1)
     one, other = inputs(2)
     addresses = []
     for x in (one, other):
@@ -130,6 +144,23 @@ def test_large_results_are_lent_until_somebody_keeps_one():
     for call in (net.call, net.eager):
         loss(call(one), one).backward()
     net.assert_same_gradients()
+
+
+def test_large_cotangents_are_borrowed_while_they_come_at_one_address(captured):
+    net = _Recorded(captured, large=1)
+    (x,) = inputs(1)
+    cotangents = [torch.randn(5, 3) for _ in range(3)]
+    counts = []
+    for cotangent in (*cotangents[:2], *[cotangents[1]] * 3, cotangents[2]):
+        for model, call in ((net.model, net.call), (net.eager, net.eager)):
+            model.zero_grad()
+            cotangent.add_(1)
+            call(x)[0].backward(cotangent)
+            cotangent.sub_(1)
+        net.assert_same_gradients()
+        counts.append(net.counts[0])
+    # Borrowed; copied; copied; at one address for the third time, borrowed; so; elsewhere, copied.
+    assert counts == [2, 3, 3, 4, 4, 5]
 
 
 def test_gradients_accumulate(net):
@@ -296,7 +327,8 @@ def test_saved_tensors_that_were_elsewhere_in_between(net):
 
 def test_dropout_draws_as_without_recording():
     torch.manual_seed(0)
-    net = _Recorded(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5)), inputs(1)[0])
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5))
+    net = _Recorded(_Captured(model, inputs(1)[0]))
     torch.manual_seed(7)
     for x in inputs(3):
         state = torch.get_rng_state()

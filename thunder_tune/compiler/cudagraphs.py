@@ -54,6 +54,12 @@ class StaticInputs:
         """Whether an input is a parameter or buffer."""
         return self._static[place]
 
+    def release(self) -> None:
+        """Hold what is read where it lies no longer: whoever it belongs to may let it go."""
+        self.values = [
+            None if fixed else x for x, fixed in zip(self.values, self._static, strict=True)
+        ]
+
     def fill(self, inputs: Sequence[Any]) -> None:
         """Copy the other inputs of a call to where the recording reads them."""
         for value, x, fixed in zip(self.values, inputs, self._static, strict=True):

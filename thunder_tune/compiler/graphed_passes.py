@@ -5,8 +5,8 @@ must wait for the backward pass: a second forward pass before it runs without a 
 `retain_graph` the backward pass can be replayed again. A recording whose parameters have moved, or
 whose saved tensors are not where they were, is not used.
 
-Gradients and large results are lent (`lending.py`): an optimizer that drops the gradients before
-the next backward pass needs no copy of gigabytes. Small results are copies.
+Gradients and large results are lent, large cotangents borrowed (`lending.py`): an optimizer that
+drops the gradients before the next backward pass needs no copy of gigabytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from thunder_tune.compiler.autograd import DirectPasses, Pass
 from thunder_tune.compiler.cudagraphs import StaticInputs
-from thunder_tune.compiler.lending import Lender, storage_of
+from thunder_tune.compiler.lending import Borrower, Lender, storage_of
 from thunder_tune.compiler.recording import CudaRecorder, Recorder
 from thunder_tune.compiler.tail import LARGE
 from thunder_tune.executors import PackStore
@@ -51,7 +51,7 @@ class GraphedPasses:
         packs: Weights that kernels of the graph keep in another form.
         writes: For each input whether the forward pass writes to it.
         recorder: Makes the recordings.
-        large: Results of so many bytes are lent.
+        large: Results of so many bytes are lent, and cotangents borrowed.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class GraphedPasses:
         self._last: weakref.ref[_Ticket] | None = None
         self._outputs = Lender(large)
         self._gradients = Lender()
+        self._borrower = Borrower(large)
 
     @property
     def flows(self) -> Sequence[bool]:
@@ -109,13 +110,24 @@ class GraphedPasses:
         usable = forward is not None and forward is self._forward and self._recorder.is_free
         if forward is None or not usable or not forward.has_saved(saved):
             return self._direct.backward(state.state, saved, cotangents)
-        if forward.backward is None or self._gradients.is_owed():
-            forward.backward = None  # its memory may be needed
+        return self._backward_of(forward, cotangents).replay(cotangents)
+
+    def _backward_of(self, forward: _Forward, cotangents: Sequence[Any]) -> _Backward:
+        """Return the recording of a backward pass that may be replayed now, made if need be."""
+        borrowed = self._borrower.wants(cotangents)
+        recorded = forward.backward
+        if recorded is not None and not recorded.suits(cotangents):
+            self._borrower.was_elsewhere()
+            recorded, borrowed = None, [False] * len(borrowed)
+        if recorded is not None and any(borrowed) and not recorded.borrows:
+            recorded = None
+        if recorded is None or self._gradients.is_owed():
+            forward.backward = recorded = None  # its memory may be needed
             self._gradients.take((), ())
-            forward.backward = _Backward(
-                self._recorder, self._direct, state.state, saved, cotangents, self._gradients
-            )
-        return forward.backward.replay(cotangents)
+            given = StaticInputs(cotangents, borrowed)
+            recorded = _Backward(self._recorder, self._direct, forward, given, self._gradients)
+        forward.backward = recorded
+        return recorded
 
 
 class _Forward:
@@ -128,8 +140,11 @@ class _Forward:
         lender: Of the outputs.
 
     Attributes:
+        made: What the pass gives, in the recording's memory.
         backward: The recording of the backward pass that reads what this one saves.
     """
+
+    made: Pass
 
     def __init__(
         self, recorder: Recorder, direct: DirectPasses, inputs: StaticInputs, lender: Lender
@@ -137,7 +152,7 @@ class _Forward:
         self._inputs = inputs
         self._lender = lender
         self._recording = recorder.record(lambda: direct.forward(inputs.values), inputs.written)
-        made: Pass = self._recording.results
+        made = self.made = self._recording.results
         places = {id(x): i for i, x in enumerate(inputs.values) if isinstance(x, torch.Tensor)}
         self._output_places = [places.get(id(x)) for x in made.outputs]
         owners = {
@@ -167,7 +182,7 @@ class _Forward:
         self._inputs.fill(inputs)
         self._recording.replay()
         self._inputs.note_writes()
-        made: Pass = self._recording.results
+        made = self.made
         outputs = [
             x if place is None else inputs[place]
             for x, place in zip(self._lender.hand_out(), self._output_places, strict=True)
@@ -185,27 +200,34 @@ class _Backward:
     Args:
         recorder: Makes the recording.
         direct: The passes.
-        state: Of the forward pass.
-        saved: In the memory of the forward pass's recording.
-        cotangents: Of this call.
+        forward: The recorded forward pass, whose saved tensors it reads.
+        cotangents: Those of a call that it is recorded with.
         lender: Of the gradients.
+
+    Attributes:
+        borrows: Whether it reads cotangents where the caller has them.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         direct: DirectPasses,
-        state: Any,  # noqa: ANN401
-        saved: Sequence[torch.Tensor],
-        cotangents: Sequence[Any],
+        forward: _Forward,
+        cotangents: StaticInputs,
         lender: Lender,
     ) -> None:
-        self._cotangents = StaticInputs(cotangents, [False] * len(cotangents))
+        self._cotangents = cotangents
         self._lender = lender
-        given = [x.detach() for x in saved]
-        values = self._cotangents.values
-        self._recording = recorder.record(lambda: direct.backward(state, given, values))
-        lender.take(self._recording.results, [*given, *values])
+        made = forward.made
+        saved, values = [x.detach() for x in made.saved], cotangents.values
+        self._recording = recorder.record(lambda: direct.backward(made.state, saved, values))
+        lender.take(self._recording.results, [*saved, *values])
+        self.borrows = any(map(cotangents.is_static, range(len(values))))
+        cotangents.release()
+
+    def suits(self, cotangents: Sequence[Any]) -> bool:
+        """Whether the cotangents that it borrows lie where they were recorded."""
+        return self._cotangents.are_where(cotangents)
 
     def replay(self, cotangents: Sequence[Any]) -> Sequence[Any]:
         """Run the pass and return the gradients."""

@@ -1,4 +1,10 @@
-"""Results in a recording's memory, lent to callers for as long as none of them keeps one."""
+"""Memory that a recording and its callers share, in both directions, without copies.
+
+Results lie in the recording's memory: they are lent to callers for as long as none of them keeps
+one. Inputs lie in the callers' memory: they are borrowed for as long as they come at one address.
+Each goes over to copies where it must, and back after a few calls in which it need not have; each
+time it takes twice as many.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,7 @@ class Lender:
     """Hands out what each replay of a recording overwrites: where it lies, or as copies.
 
     What is lent must be gone before the next replay. Where it is not, the recording is to be made
-    anew in other memory (the old one stays with whoever holds it), and results are copies until
-    those of a few calls in a row were dropped in time; each time it takes twice as many.
+    anew in other memory (the old one stays with whoever holds it), and results are copies for now.
 
     Args:
         least: Results of fewer bytes are always copied.
@@ -77,6 +82,34 @@ class Lender:
             could = zip(self._results, self._can_lend, strict=True)
             self._copies = [_weak(made[id(x)]) for x, can_lend in could if can_lend]
         return [made.get(id(x), x) for x in self._results]
+
+
+class Borrower:
+    """Decides which inputs a recording reads where the caller has them.
+
+    An allocator gives each step's tensors the addresses of the last step's, as a rule.
+
+    Args:
+        least: Inputs of fewer bytes are always copied.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._patience = 0
+        self._calls = 0
+        self._seen: list[int] = []
+
+    def wants(self, inputs: Sequence[Any]) -> list[bool]:
+        """Return for each input of a call whether to borrow it."""
+        large = [isinstance(x, torch.Tensor) and x.nbytes >= self._least for x in inputs]
+        addresses = [x.data_ptr() for x, is_large in zip(inputs, large, strict=True) if is_large]
+        self._calls = self._calls + 1 if addresses == self._seen else 0
+        self._seen = addresses
+        return [is_large and self._calls >= self._patience for is_large in large]
+
+    def was_elsewhere(self) -> None:
+        """Note that what was borrowed did not come at its address again."""
+        self._patience = max(2 * self._patience, _FIRST_PATIENCE)
 
 
 def storage_of(x: torch.Tensor) -> int:
