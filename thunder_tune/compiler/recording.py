@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -57,9 +58,9 @@ class CudaRecorder:
         does not count, and each replay draws its own from the device's generator.
         """
         kept = [x.clone() for x in written]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        device = torch.cuda.current_device()
+        devices, side = [device], _side_stream(device)
         side.wait_stream(torch.cuda.current_stream())
-        devices = [torch.cuda.current_device()]
         with torch.random.fork_rng(devices), torch.cuda.stream(side):
             for _ in range(_WARM_UP_CALLS):
                 work()
@@ -67,14 +68,21 @@ class CudaRecorder:
         with torch.no_grad():
             for x, value in zip(written, kept, strict=True):
                 x.copy_(value)
-        return _CudaRecording(work)
+        return _CudaRecording(work, side)
+
+
+@functools.cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """Return the one stream to record on: cuBLAS keeps a workspace for each that it has seen."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 class _CudaRecording:
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, stream: torch.cuda.Stream) -> None:
         self._graph = torch.cuda.CUDAGraph()
         # A gradient's capture runs in a thread of autograd's.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self.results = work()
 
     def replay(self) -> None:
