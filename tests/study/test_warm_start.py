@@ -139,6 +139,25 @@ class TestWarmStarts:
             bets = [a for a in found if a[PROGRAM] == "composed"]
             assert bets[1][SDPA] == expected
 
+    def test_try_both_attention_kernels_with_a_gradient(self, program):
+        grouped = f"{REWRITE}grouped_attention-0"
+        space = (
+            *program(graphs=True),
+            fuser(GLUE, *FUSERS),
+            executor(SDPA, "inductor", "torch", "sdpa", "flash_attention", "cudnn_attention"),
+            rewrite(grouped, "flash_attention", "cudnn_attention"),
+            rewrite(PACKED, "packed_linear"),
+        )
+        description = synthetic_description(space)
+        changed = replace(description.program, training=True)
+        found = list(warm_starts(PlanLedger(changed, description.space)))
+        bets = [a for a in found if a[PROGRAM] == "composed"]
+        kernels = {(a[SDPA], a[grouped]) for a in bets}
+        assert (bets[0][SDPA], bets[0][grouped]) == ("flash_attention", "flash_attention")
+        assert ("cudnn_attention", "cudnn_attention") in kernels
+        assert {a[PACKED] for a in bets} == {"none"}
+        assert bets[0][CUDA_GRAPHS] == "whole"
+
     def test_are_the_default_alone_where_nothing_fuses(self, program):
         found = composed((*program(), executor(LINEAR, "torch", "other")))
         assert {a[LINEAR] for a in found} == {"torch"}

@@ -118,7 +118,6 @@ OPERATOR_EXECUTORS = (
         name="packed_linear",
         thunder_name=packed_linear_executor.name,
         kinds=("packed_linear",),
-        trains=False,
     ),
     OperatorExecutorInfo(
         name="grouped_sdpa",

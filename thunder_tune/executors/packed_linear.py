@@ -1,7 +1,9 @@
 """Linears of one input as one product: query, key and value; gate and up.
 
-Their weights are concatenated once. One product of three times the width keeps a GPU busier than
-three, and the input is read once; the results are views of one tensor.
+Their weights are concatenated once, in training at every step, as every step changes them. One
+product of three times the width keeps a GPU busier than three, and the input is read once; the
+results are views of one tensor. In the backward pass too there is one product each for the input
+and for the weights, whose gradients are views of one tensor.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import OperatorExecutor, register_executor
 
 from thunder_tune.executors.packing import packs
@@ -68,6 +71,50 @@ def concatenated(
     return found
 
 
+def packed_step(
+    x: torch.Tensor,
+    weights: tuple[torch.Tensor, ...],
+    biases: tuple[torch.Tensor | None, ...],
+) -> tuple[torch.Tensor, ...]:
+    """Return the results of `one_product`, and behind them the weights it was made with."""
+    given = [b for b in biases if b is not None]
+    weight = torch.cat(weights)
+    product = F.linear(x, weight, torch.cat(given) if given else None)
+    return (*torch.split_with_sizes(product, [len(w) for w in weights], -1), weight)
+
+
+def packed_step_backward(
+    cotangents: tuple[torch.Tensor, ...], x: torch.Tensor, weight: torch.Tensor, has_bias: bool
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of the input, of each weight, and where there are any of each bias."""
+    sizes = [c.shape[-1] for c in cotangents]
+    together = torch.cat(cotangents, -1).reshape(-1, sum(sizes))
+    to_input = (together @ weight).reshape(x.shape)
+    to_weights = together.t() @ x.reshape(-1, x.shape[-1])
+    to_biases = torch.split_with_sizes(together.sum(0), sizes) if has_bias else ()
+    return (to_input, *torch.split_with_sizes(to_weights, sizes), *to_biases)
+
+
+def _step_meta(
+    x: TensorProxy,
+    weights: tuple[TensorProxy, ...],
+    biases: tuple[TensorProxy | None, ...],
+) -> tuple[TensorProxy, ...]:
+    widths = [w.shape[0] for w in weights]
+    results = [TensorProxy(like=x, shape=(*x.shape[:-1], width)) for width in widths]
+    packed = TensorProxy(like=weights[0], shape=(sum(widths), weights[0].shape[1]))
+    return (*results, packed)
+
+
+def _step_backward_meta(
+    cotangents: tuple[TensorProxy, ...], x: TensorProxy, weight: TensorProxy, has_bias: bool
+) -> tuple[TensorProxy, ...]:
+    widths = [c.shape[-1] for c in cotangents]
+    weights = [TensorProxy(like=weight, shape=(width, weight.shape[1])) for width in widths]
+    biases = [TensorProxy(like=weight, shape=(width,)) for width in widths if has_bias]
+    return (TensorProxy(like=x), *weights, *biases)
+
+
 def can_pack(
     x: TensorProxy,
     weights: tuple[TensorProxy, ...],
@@ -84,10 +131,29 @@ def can_pack(
 
 
 def _register() -> None:
-    symbol: Any = packed_linear_executor.register_operator(
-        "one_product", like=_composite, fn=one_product
+    register = packed_linear_executor.register_operator
+    symbol: Any = register("one_product", like=_composite, fn=one_product)
+    step: Any = register("packed_step", meta=_step_meta, fn=packed_step)
+    backward: Any = register(
+        "packed_step_backward", meta=_step_backward_meta, fn=packed_step_backward
     )
-    packed_linear_executor.register_implementation(packed_linear, symbol, checker=can_pack)
+
+    def gradient(
+        x: TensorProxy,
+        weights: tuple[TensorProxy, ...],
+        biases: tuple[TensorProxy | None, ...],
+        store: int,
+    ) -> tuple[TensorProxy, ...]:
+        *results, weight = step(x, weights, biases)
+        given = [b for b in biases if b is not None]
+        cotangents = tuple(get_grad(y) for y in results)
+        found = backward(cotangents, x, weight, bool(given))
+        put_grads((x, *weights, *given), found)
+        return tuple(results)
+
+    packed_linear_executor.register_implementation(
+        packed_linear, symbol, checker=can_pack, grad_transform=gradient
+    )
 
 
 _register()

@@ -34,6 +34,8 @@ ALWAYS = ("matmul", "space_to_depth")
 FUSED_ATTENTION = ("sdpa", "flash_attention")
 """Keep one kernel for the gradient of attention, which torch's own op leaves in pieces; of those
 that are offered the last one is taken."""
+PACKED_EACH_STEP = ("packed_linear",)
+"""Rewrites that copy weights, in training at every step: `moves` shows where that pays."""
 OTHER_ATTENTION = "cudnn_attention"
 """Another one, for another bet."""
 
@@ -107,7 +109,8 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
     for executor in ALWAYS:
         around.update(_uniform(space, (EXECUTOR,), executor))
     sites = [d for d in space.dimensions if d.name.startswith(REWRITE) and len(d.choices) > 1]
-    first, last = ({d.name: d.choices[pick] for d in sites} for pick in (1, -1))
+    taken = [d for d in sites if not (training and _kind(d) in PACKED_EACH_STEP)]
+    first, last = ({d.name: d.choices[pick] for d in taken} for pick in (1, -1))
     for name in FEW_ROWS:
         streamed = _uniform(space, (EXECUTOR,), name)
         if streamed:
