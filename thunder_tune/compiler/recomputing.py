@@ -9,7 +9,7 @@ moves the fewest bytes is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -18,7 +18,7 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_tune.program.kinds import STRUCTURAL
+from thunder_tune.program.kinds import STRUCTURAL, is_view
 
 _FROM, _TO = PrimIDs.PY_ABS.value, PrimIDs.WHERE.value
 _CHEAP = frozenset(p for p in PrimIDs if _FROM <= p.value <= _TO) | {
@@ -35,6 +35,7 @@ _CHEAP = frozenset(p for p in PrimIDs if _FROM <= p.value <= _TO) | {
 }
 """Prims that take each element from few others, and give the same whenever they run."""
 
+_NEVER = 1e18
 _SAVED, _IN_MEMORY, _NOWHERE = 10, 11, 20
 """What a byte costs: of a value that is saved anyway; that lies in memory, which would be held for
 it; that would be written for it."""
@@ -65,12 +66,11 @@ class _Values:
     def __init__(self, groups: Sequence[Group]) -> None:
         self.saved: set[str] = set()
         self.in_memory: set[str] = set()
-        self.written: set[str] = set()
+        self._written = _written(groups)
         self.wanted: dict[str, list[int]] = {}
         made_in: dict[str, int] = {}
         for number, group in enumerate(groups):
             for bsym in group.bsyms:
-                self._note_writes(bsym)
                 for name in {p.name for p in bsym.flat_proxy_args}:
                     if group.backward and group.region is not None:
                         self.wanted.setdefault(name, []).append(number)
@@ -85,22 +85,35 @@ class _Values:
                             self.in_memory.add(proxy.name)
         self.in_memory |= self.saved
 
-    def _note_writes(self, bsym: BoundSymbol) -> None:
-        if bsym.sym.id is PrimIDs.COPY_ or bsym.sym.name == "copy_":
-            self.written.add(bsym.args[1].name)
-        for part in bsym.subsymbols:
-            self._note_writes(part)
-
     def cost(self, proxy: Proxy) -> float:
         """Return what it costs to have a value in memory until the backward pass."""
-        if proxy.name in self.written:
-            return float("inf")  # it is another one by then
+        if proxy.name in self._written:
+            return _NEVER  # it is another one by then
         if not isinstance(proxy, TensorProxy):
             return 0
         price = _NOWHERE
         if proxy.name in self.in_memory:
             price = _SAVED if proxy.name in self.saved else _IN_MEMORY
         return float(price * proxy.numel() * proxy.dtype.bytes)
+
+
+def _written(groups: Iterable[Group]) -> set[str]:
+    """Return what the forward pass writes to, and the views of it."""
+    bsyms = [bsym for group in groups if not group.backward for bsym in group.bsyms]
+    found: set[str] = set()
+
+    def note(bsym: BoundSymbol) -> None:
+        if bsym.sym.id is PrimIDs.COPY_ or bsym.sym.name == "copy_":
+            found.add(bsym.args[1].name)
+        for part in bsym.subsymbols:
+            note(part)
+
+    for bsym in bsyms:
+        note(bsym)
+    for bsym in bsyms if found else ():
+        if is_view(bsym) and any(p.name in found for p in bsym.flat_proxy_args):
+            found.update(p.name for p in bsym.flat_proxy_outs)
+    return found
 
 
 def recompute(
@@ -114,27 +127,24 @@ def recompute(
         can_fuse: Whether the fuser of a region takes an op.
     """
     values = _Values(groups)
-    again: dict[int, list[BoundSymbol]] = {}
+    again: dict[int, set[str]] = {}
+    makers: dict[str, BoundSymbol] = {}
     for group in groups:
         if group.region is None or group.backward:
             continue
-        makers = {p.name: b for b in group.bsyms for p in b.flat_proxy_outs}
-        wanted = [
-            n for n in makers if n in values.wanted and n not in values.in_memory
-        ]  # fmt: skip
-        kept = _cut(wanted, makers, values) if wanted else set()
+        own = {p.name: b for b in group.bsyms for p in b.flat_proxy_outs}
+        wanted = [n for n in own if n in values.wanted and n not in values.in_memory]
+        kept = _cut(wanted, own, values) if wanted else set()
         for name in wanted:
-            if name not in kept:
-                for number in values.wanted[name]:
-                    needed = again.setdefault(number, [])
-                    needed += [b for b in _ops(name, makers, kept) if b not in needed]
-    order = {id(b): i for i, b in enumerate(b for g in groups for b in g.bsyms)}
-    for number, bsyms in again.items():
+            for number in values.wanted[name]:
+                again.setdefault(number, set()).update(_between(name, own, kept))
+        makers.update(own)
+    order = {name: i for i, name in enumerate(makers)}
+    for number, names in again.items():
         group = groups[number]
-        assert group.region is not None
-        if all(can_fuse(group.region, b) for b in bsyms):
-            ordered = sorted(bsyms, key=lambda b: order[id(b)])
-            group.bsyms[:] = _with_copies(trace, ordered, group.bsyms)
+        bsyms = {id(makers[n]): makers[n] for n in sorted(names, key=order.__getitem__)}
+        if group.region is not None and all(can_fuse(group.region, b) for b in bsyms.values()):
+            group.bsyms[:] = _with_copies(trace, list(bsyms.values()), group.bsyms)
 
 
 def _cut(wanted: Iterable[str], makers: Mapping[str, BoundSymbol], values: _Values) -> set[str]:
@@ -172,14 +182,16 @@ def _add_value(flow: nx.DiGraph, proxy: Proxy, values: _Values) -> None:
     flow.add_edge((proxy.name, "in"), (proxy.name, "out"), capacity=values.cost(proxy))
 
 
-def _ops(name: str, makers: Mapping[str, BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
-    """Yield the ops that compute a value from kept ones; some more than once."""
-    maker = makers.get(name)
-    if name in kept or maker is None:
-        return
-    for argument in maker.flat_proxy_args:
-        yield from _ops(argument.name, makers, kept)
-    yield maker
+def _between(name: str, makers: Mapping[str, BoundSymbol], kept: set[str]) -> set[str]:
+    """Return what must be computed for a value, itself included, from the values that are kept."""
+    found: set[str] = set()
+    open_ = [name]
+    while open_:
+        name = open_.pop()
+        if name not in found and name not in kept and name in makers:
+            found.add(name)
+            open_ += [p.name for p in makers[name].flat_proxy_args]
+    return found
 
 
 def _with_copies(
