@@ -39,6 +39,8 @@ def test_front_ends_capture_the_whole_program(front_end, training):
     assert result["steps"] == 2
     torch.testing.assert_close(result["y"], expected["y"])
     assert built.applied == 1.0
+    assert sum(found.graphs[0].static_inputs) == len(list(model.parameters()))
+    assert len(found.graphs[0].static_inputs) == len(found.graphs[0].trace.args)
 
 
 def test_both_front_ends_find_the_same_classes():

@@ -23,12 +23,15 @@ from thunder_tune.program.opened import safe_attention
 from thunder_tune.program.simplify import simplified
 from thunder_tune.program.structure import analyse
 
+_STATE = frozenset({PrimIDs.UNPACK_PARAMETER, PrimIDs.UNPACK_BUFFER})
+
 
 class _Recorder(Transform):
     """Keeps the computation trace as it is before any transform."""
 
     def __init__(self) -> None:
         self.initial: TraceCtx | None = None
+        self.state: set[str] = set()  # names of parameters and buffers
 
     def transform_traces_pre_prologue(
         self,
@@ -39,6 +42,8 @@ class _Recorder(Transform):
     ) -> tuple[TraceCtx, TraceCtx, TraceCtx | None]:
         """Record the trace and change nothing."""
         self.initial = computation_trace
+        unpacked = [b for b in prologue_trace.bound_symbols if b.sym.id in _STATE]
+        self.state = {p.name for b in unpacked for p in b.flat_proxy_outs}
         return prologue_trace, computation_trace, epilogue_trace
 
 
@@ -86,7 +91,12 @@ class JitFrontEnd:
         name = _random_without_gradient(trace) if training else ""
         if name:
             raise CaptureError(f"{name} is random and Thunder only wraps it: no gradient")
-        graph = CapturedGraph(trace=simplified(trace), bound=cache[-1].computation_fn)
+        trace = simplified(trace)
+        graph = CapturedGraph(
+            trace=trace,
+            static_inputs=tuple(p.name in recorder.state for p in trace.args or ()),
+            bound=cache[-1].computation_fn,
+        )
         cache[-1] = cache[-1]._replace(computation_fn=graph)
         return Capture(
             program=analyse(
