@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
 from thunder_tune.compiler import build
+from thunder_tune.compiler.autograd import Pass, differentiable
 from thunder_tune.program import capture
 from thunder_tune.values.plan import resolve
 
@@ -51,3 +54,27 @@ def test_a_constant_without_a_device(front_end, model):
     with torch.no_grad():
         found = capture(model, (x,), {}, front_end=front_end)
         torch.testing.assert_close(build(model, resolve(found.program, {}), found)(x), model(x))
+
+
+def test_saved_tensors_are_freed_while_the_backward_pass_runs():
+    seen = []
+
+    class Passes:
+        flows = (True,)
+
+        def forward(self, inputs):
+            return Pass([inputs[0] * 2], [torch.ones(3)], None)
+
+        def backward(self, state, saved, cotangents):
+            kept = weakref.ref(saved[0])
+            saved.clear()
+            seen.append(kept())
+            return [cotangents[0] * 2]
+
+    x = torch.randn(3, requires_grad=True)
+    y = differentiable(Passes())(x)[0]
+    y.sum().backward()
+    assert seen == [None]
+    torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="a second time"):
+        y.sum().backward()

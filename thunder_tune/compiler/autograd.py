@@ -39,15 +39,15 @@ class Passes(Protocol):
     def backward(
         self,
         state: Any,  # noqa: ANN401
-        saved: Sequence[torch.Tensor],
-        cotangents: Sequence[Any],
+        saved: list[torch.Tensor],
+        cotangents: list[Any],
     ) -> Sequence[Any]:
         """Return a gradient, or None, for each input.
 
         Args:
             state: Of the forward pass.
-            saved: What that one saved.
-            cotangents: One for each output, dense where a gradient goes back from it.
+            saved: What that one saved; may be cleared, so that tensors are freed early.
+            cotangents: One for each output, dense where a gradient goes back from it; as `saved`.
         """
 
 
@@ -57,8 +57,7 @@ class DirectPasses:
 
     Attributes:
         forward_graph: Takes the inputs, returns Thunder's result and what it saves.
-        backward_graph: Takes two lists, which it clears so that tensors are freed early; None:
-            there is no gradient.
+        backward_graph: Takes two lists, which it clears; None: there is no gradient.
         flows: For each output whether a gradient goes back from it.
     """
 
@@ -74,12 +73,12 @@ class DirectPasses:
     def backward(
         self,
         state: Any,  # noqa: ANN401
-        saved: Sequence[torch.Tensor],
-        cotangents: Sequence[Any],
+        saved: list[torch.Tensor],
+        cotangents: list[Any],
     ) -> Sequence[Any]:
         """Run the backward graph."""
         assert self.backward_graph is not None
-        gradients: Sequence[Any] = self.backward_graph([list(saved), state], list(cotangents))
+        gradients: Sequence[Any] = self.backward_graph([saved, state], cotangents)
         return gradients
 
 
@@ -116,7 +115,9 @@ class _Differentiable(torch.autograd.Function):
         dense = [_laid_out(c, s) for c, s in zip(cotangents, ctx.strides, strict=True)]
         # The backward pass takes one for each result, and reads that of its first place.
         repeated = [dense[place] for place in ctx.places]
-        gradients = ctx.passes.backward(ctx.state, ctx.saved_tensors, repeated)
+        saved = list(ctx.saved_tensors)
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained
+        gradients = ctx.passes.backward(ctx.state, saved, repeated)
         return (None, None, *gradients)
 
 

@@ -102,7 +102,7 @@ class GraphedPasses:
         return ticket is not None and not ticket.is_used
 
     def backward(
-        self, state: _Ticket, saved: Sequence[torch.Tensor], cotangents: Sequence[Any]
+        self, state: _Ticket, saved: list[torch.Tensor], cotangents: list[Any]
     ) -> Sequence[Any]:
         """Replay the backward pass, recorded at the first call."""
         state.is_used = not torch._C._autograd._get_current_graph_task_keep_graph()
@@ -220,7 +220,9 @@ class _Backward:
         self._lender = lender
         made = forward.made
         saved, values = [x.detach() for x in made.saved], cotangents.values
-        self._recording = recorder.record(lambda: direct.backward(made.state, saved, values))
+        self._recording = recorder.record(
+            lambda: direct.backward(made.state, list(saved), list(values))
+        )
         lender.take(self._recording.results, [*saved, *values])
         self.borrows = any(map(cotangents.is_static, range(len(values))))
         cotangents.release()
