@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from thunder_tune.compiler.autograd import differentiable
+from thunder_tune.compiler.autograd import DirectPasses, differentiable
 from thunder_tune.compiler.building import Built
 from thunder_tune.compiler.dispatch import compile_graph
 from thunder_tune.compiler.graphed_passes import GraphedPasses
+from thunder_tune.executors import PackStore
 from thunder_tune.program import capture
 from thunder_tune.testing.fake_recorder import FakeRecorder
 from thunder_tune.values.plan import resolve
@@ -323,6 +324,22 @@ def test_saved_tensors_that_were_elsewhere_in_between(net):
     loss(net.eager(x), x).backward()
     net.assert_same_gradients()
     assert net.counts == (1, 1)
+
+
+def test_what_a_kernel_saves_may_be_left_out():
+    direct = DirectPasses(
+        lambda x: ({"flat_output": (x * 2,)}, ((None, x.sin()), ())),
+        lambda saved, cotangents: (cotangents[0] * 2,),
+        (True,),
+    )
+    recorder = FakeRecorder()
+    run = differentiable(GraphedPasses(direct, (False,), PackStore(), (False,), recorder))
+    for _ in range(2):
+        x = torch.randn(3, requires_grad=True)
+        run(x)[0].sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+        del x
+    assert (recorder.records, recorder.replays) == (2, 4)
 
 
 def test_dropout_draws_as_without_recording():

@@ -17,12 +17,12 @@ class Pass:
 
     Attributes:
         outputs: Of the graph, in order.
-        saved: Tensors that the backward pass reads.
+        saved: Tensors that the backward pass reads, or None where a kernel left one out.
         state: What else it needs; only the passes themselves look into it.
     """
 
     outputs: Sequence[Any]
-    saved: Sequence[torch.Tensor]
+    saved: Sequence[torch.Tensor | None]
     state: Any
 
 
@@ -39,7 +39,7 @@ class Passes(Protocol):
     def backward(
         self,
         state: Any,  # noqa: ANN401
-        saved: list[torch.Tensor],
+        saved: list[torch.Tensor | None],
         cotangents: list[Any],
     ) -> Sequence[Any]:
         """Return a gradient, or None, for each input.
@@ -73,7 +73,7 @@ class DirectPasses:
     def backward(
         self,
         state: Any,  # noqa: ANN401
-        saved: list[torch.Tensor],
+        saved: list[torch.Tensor | None],
         cotangents: list[Any],
     ) -> Sequence[Any]:
         """Run the backward graph."""

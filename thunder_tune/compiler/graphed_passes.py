@@ -102,7 +102,7 @@ class GraphedPasses:
         return ticket is not None and not ticket.is_used
 
     def backward(
-        self, state: _Ticket, saved: list[torch.Tensor], cotangents: list[Any]
+        self, state: _Ticket, saved: list[torch.Tensor | None], cotangents: list[Any]
     ) -> Sequence[Any]:
         """Replay the backward pass, recorded at the first call."""
         state.is_used = not torch._C._autograd._get_current_graph_task_keep_graph()
@@ -160,8 +160,8 @@ class _Forward:
             for i, x in enumerate(inputs.values)
             if isinstance(x, torch.Tensor) and inputs.is_static(i)
         }
-        self._saved_owners = [owners.get(storage_of(x)) for x in made.saved]
-        self._saved_at = [x.data_ptr() for x in made.saved]
+        self._saved_owners = [None if x is None else owners.get(storage_of(x)) for x in made.saved]
+        self._saved_at = _addresses(made.saved)
         self.backward: _Backward | None = None
         own = [
             None if place is not None else x
@@ -173,9 +173,9 @@ class _Forward:
         """Whether parameters and buffers lie where they were recorded."""
         return self._inputs.are_where(inputs)
 
-    def has_saved(self, saved: Sequence[torch.Tensor]) -> bool:
+    def has_saved(self, saved: Sequence[torch.Tensor | None]) -> bool:
         """Whether saved tensors are those of the recording."""
-        return [x.data_ptr() for x in saved] == self._saved_at
+        return _addresses(saved) == self._saved_at
 
     def replay(self, inputs: Sequence[Any]) -> Pass:
         """Run the pass; results that are inputs are the call's own."""
@@ -188,7 +188,7 @@ class _Forward:
             for x, place in zip(self._lender.hand_out(), self._output_places, strict=True)
         ]
         saved = [
-            x if owner is None else _view_like(x, inputs[owner])
+            x if x is None or owner is None else _view_like(x, inputs[owner])
             for x, owner in zip(made.saved, self._saved_owners, strict=True)
         ]
         return Pass(outputs, saved, made.state)
@@ -219,7 +219,8 @@ class _Backward:
         self._cotangents = cotangents
         self._lender = lender
         made = forward.made
-        saved, values = [x.detach() for x in made.saved], cotangents.values
+        saved = [None if x is None else x.detach() for x in made.saved]
+        values = cotangents.values
         self._recording = recorder.record(
             lambda: direct.backward(made.state, list(saved), list(values))
         )
@@ -236,6 +237,10 @@ class _Backward:
         self._cotangents.fill(cotangents)
         self._recording.replay()
         return self._lender.hand_out()
+
+
+def _addresses(saved: Sequence[torch.Tensor | None]) -> list[int]:
+    return [0 if x is None else x.data_ptr() for x in saved]
 
 
 def _view_like(x: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
