@@ -223,7 +223,10 @@ class _Run:
 
     def _new_strategy(self, ledger: PlanLedger, description: Description) -> Strategy:
         self._optuna = OptunaRecord(
-            url=self._database.url, study=self._spec.name, space=description.space
+            url=self._database.url,
+            study=self._spec.name,
+            space=description.space,
+            outage=self._database.outage,
         )
         return OptunaStrategy(
             ledger=ledger,
