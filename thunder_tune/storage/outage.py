@@ -94,7 +94,8 @@ def is_loss(error: BaseException) -> bool:
         return False
     if error.connection_invalidated:
         return True
-    if not isinstance(error, OperationalError) or not hasattr(error.orig, "sqlstate"):
+    said = error.orig
+    if not isinstance(error, OperationalError) or said is None or not hasattr(said, "sqlstate"):
         return False
-    state: str | None = error.orig.sqlstate  # None where no connection could be made
+    state: str | None = said.sqlstate  # None where no connection could be made
     return state is None or state.startswith("08") or state in _GOING_AND_COMING
