@@ -9,13 +9,14 @@ from thunder_tune.errors import StorageError
 from thunder_tune.storage import Database, outage
 from thunder_tune.study import run_study
 from thunder_tune.testing.fake_pool import FakePool, synthetic_description
+from thunder_tune.testing.silent_observer import SilentObserver
 
 TRIALS = 10
 BASELINES = 4
 
 
-class At:
-    """An observer that does something once a number of results are stored."""
+class At(SilentObserver):
+    """Does something once a number of results are stored."""
 
     def __init__(self, number, act):
         self._number, self._act = number, act
@@ -23,9 +24,6 @@ class At:
     def on_result(self, number, result):
         if number == self._number:
             self._act()
-
-    def __getattr__(self, name):
-        return lambda *arguments: None
 
 
 @pytest.fixture

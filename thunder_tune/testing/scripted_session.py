@@ -111,7 +111,9 @@ class ScriptedSession:
         """Give a result of 1 ms, or do what the assignment says."""
         self._play(job.candidate.assignment, tell)
         self.is_spent = job.candidate.assignment.get(ACT) == "spend"
-        not_finite = job.candidate.assignment.get(ACT) == "nan"
+        return self._result(job, not_finite=job.candidate.assignment.get(ACT) == "nan")
+
+    def _result(self, job: MeasureJob, *, not_finite: bool) -> TrialResult:
         return TrialResult(
             candidate=job.candidate,
             role=job.role,
