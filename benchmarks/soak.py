@@ -40,6 +40,7 @@ from thunder_tune.values.study import StudySpec, baselines_for
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.child_process import ChildOptions
 from thunder_tune.workers.slot_pool import SlotPool
+from thunder_tune.workers.strays import processes_with
 from thunder_tune.workers.trial_child import TrialChild
 from thunder_tune.workers.trial_process import Tell
 
@@ -125,6 +126,7 @@ def control(url: str, trials: int, workers: int) -> int:
     process = psutil.Process()
     held = {
         "state": outcome.state,
+        "error": outcome.error,
         "file_handles_more": process.num_fds() - before,
         "children_left": len(process.children(recursive=True)),
         "memory_mib": process.memory_info().rss >> 20,
@@ -138,11 +140,13 @@ class Kills:
     """What was killed, and when the next is due.
 
     Attributes:
-        worker_s: Mean seconds between two trial processes killed.
+        workers_there: One of them at a time is struck, which may have no process just then.
+        worker_s: Mean seconds between two strikes at a worker.
         controller_s: Mean seconds between two controllers killed.
     """
 
     random: Random
+    workers_there: int
     worker_s: float
     controller_s: float
     workers: int = 0
@@ -159,8 +163,9 @@ class Kills:
             self.next_worker = self._after(self.worker_s)
             with suppress(psutil.Error):
                 trials = [c for c in controller.children() if "--parent" in c.cmdline()]
-                if trials:
-                    self.random.choice(trials).kill()
+                struck = self.random.randrange(self.workers_there)
+                if struck < len(trials):
+                    trials[struck].kill()
                     self.workers += 1
         if now >= self.next_controller:
             self.next_controller = self._after(self.controller_s)
@@ -195,7 +200,7 @@ def soak(url: str, *, trials: int, workers: int, kills: Kills, folder: Path) -> 
     return {
         **json.loads(said),
         "seconds": round(took_s, 1),
-        "processes_left": len(_marked(mark)),
+        "processes_left": len(processes_with(MARK, mark)),
         "temporary_files_left": len(list(folder.iterdir())),
     }
 
@@ -225,15 +230,6 @@ def counted(url: str, trials: int) -> tuple[dict[str, object], list[str]]:
     return counts, [what for what, holds in checks.items() if not holds]
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark and process.status() != "zombie":
-                found.append(process)
-    return found
-
-
 def main() -> int:
     """Soak and print one JSON object; or, with --control, be the controller."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -247,7 +243,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.control:
         return control(asked.control, asked.trials, asked.workers)
-    kills = Kills(Random(asked.seed), asked.worker_kill_s, asked.controller_kill_s)
+    kills = Kills(Random(asked.seed), asked.workers, asked.worker_kill_s, asked.controller_kill_s)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "tmp"
         folder.mkdir()

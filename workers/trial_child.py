@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import NOT_REACHED, Round
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
 from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure, TrialResult
@@ -31,7 +32,8 @@ T = TypeVar("T")
 _GRACE_S = 5.0
 """For a comparison to end by itself once its time is over: one block and the answer."""
 
-
+_NOT_ITS_FAULT = ("crash", "start")
+"""How a process fails that dies before it has anything to do with a model: it is tried again."""
 _CORES_FOR_STANDBY = 3
 """Cores for each worker from which on the next process may import its modules meanwhile: on a
 smaller machine that would disturb what is being timed."""
@@ -62,9 +64,15 @@ class TrialChild:
         with suppress(WorkerError):  # the first job will find out and say so
             self._stand_by(options.log_folder)
 
+    def identify(self, job: DescribeJob, epoch: int = 0) -> Fingerprint | None:
+        """Say what results here depend on; None: the child failed, as the next job will tell."""
+        return self._run(Message.of("identify", job), Fingerprint, job.setting, epoch).value
+
     def describe(self, job: DescribeJob, epoch: int = 0) -> Description:
         """Describe the model; a fault of the child is in `Description.failure`."""
         done = self._run(Message.of("describe", job), Description, job.setting, epoch)
+        if done.failure is not None and (done.failure.kind, done.failure.phase) == _NOT_ITS_FAULT:
+            done = self._run(Message.of("describe", job), Description, job.setting, epoch)
         if done.value is None:
             return undescribed(done.logged(done.failure))
         return replace(done.value, failure=done.logged(done.value.failure))

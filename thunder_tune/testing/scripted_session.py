@@ -24,6 +24,10 @@ ACT = "act"
 """Dimension whose choice is what the candidate does: a method of `Acts`."""
 AT = "at"
 """Dimension whose choice is the phase in which it does it; "compile" by default."""
+DEVICE = "THUNDER_TUNE_SCRIPTED_DEVICE"
+"""Variable that names the device which results are said to come from."""
+HANGS = "THUNDER_TUNE_SCRIPTED_HANGS"
+"""Variable of machines on which `Acts.hang_there` hangs."""
 
 _PHASES = ("load", "compile", "check", "time")
 
@@ -37,6 +41,11 @@ class Acts:
     def hang(self) -> None:
         """Wait for ever."""
         threading.Event().wait()
+
+    def hang_there(self) -> None:
+        """Wait for ever on the machines whose environment says so."""
+        if os.environ.get(HANGS):
+            self.hang()
 
     def stop(self) -> None:
         """Stand still until someone lets it go on."""
@@ -92,6 +101,10 @@ class ScriptedSession:
     def __init__(self) -> None:
         self.is_spent = False
 
+    def identify(self, job: DescribeJob) -> Fingerprint:
+        """Return a fingerprint of the device that the environment names."""
+        return Fingerprint(device=os.environ.get(DEVICE, "scripted"), capability="none")
+
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Describe an empty program, or do what the model's name says ("act:hang")."""
         act = job.setting.source.name.rpartition(":")[2]
@@ -101,7 +114,7 @@ class ScriptedSession:
                 front_end="dynamo", hash="0", loose_hash="0", ops=(), cells=(), classes=()
             ),
             space=SearchSpace(dimensions=()),
-            fingerprint=Fingerprint(device="scripted", capability="none"),
+            fingerprint=self.identify(job),
             capture_s=0.0,
             signature="",
             notes=(str(os.getpid()),),
