@@ -62,14 +62,15 @@ class Dispatcher:
         *,
         next_job: Callable[[], Flight | None],
         learn: Callable[[Flight, int, TrialResult], None],
-        tick: Callable[[], None],
+        tick: Callable[[], bool],
     ) -> list[Flight]:
         """Keep the pool busy until there are no more jobs or no more time.
 
         Args:
             next_job: Returns what to measure next; None: no more for now.
             learn: Told each finished job and its number, after it was stored.
-            tick: Called at each change and once per `TICK_S`, while the devices work.
+            tick: Called at each change and once per `TICK_S`, while the devices work; returns
+                whether it has more to do, which results that arrive do not wait for.
 
         Returns:
             What was cancelled because the confirmation's time had come.
@@ -77,10 +78,11 @@ class Dispatcher:
         while True:
             while len(self._in_flight) < self._pool.capacity and (job := next_job()):
                 self._submit(job)
-            tick()
+            is_behind = tick()
             if not self._in_flight:
                 return []
-            self._arrived.extend(self._pool.wait(self._budget.patience_s(TICK_S)))
+            patience_s = 0.0 if is_behind else self._budget.patience_s(TICK_S)
+            self._arrived.extend(self._pool.wait(patience_s))
             is_over = self._budget.is_spent
             if is_over:
                 self._pool.cancel()

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from thunder_tune.values.comparison import Block, Round
 from thunder_tune.values.fingerprint import Fingerprint
@@ -20,6 +22,9 @@ from thunder_tune.values.trial import Accuracy, Failure, Timing, TrialResult
 from thunder_tune.workers.trial_process import Tell
 
 SCRIPTED_SESSION = "thunder_tune.testing.scripted_session:ScriptedSession"
+DIES_ONCE_SESSION = "thunder_tune.testing.scripted_session:DiesOnceSession"
+DIES_ONCE = "THUNDER_TUNE_DIES_ONCE"
+"""Variable that names the file which the first process of a `DiesOnceSession` leaves."""
 ACT = "act"
 """Dimension whose choice is what the candidate does: a method of `Acts`."""
 AT = "at"
@@ -177,3 +182,13 @@ class ScriptedSession:
             tell(Progress(phase=phase, subject=subject))
             if phase == at:
                 getattr(Acts(), assignment.get(ACT, "well"), Acts().well)()
+
+
+class DiesOnceSession(ScriptedSession):
+    """A scripted session whose first process is killed before it takes a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with suppress(FileExistsError):
+            Path(os.environ[DIES_ONCE]).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
