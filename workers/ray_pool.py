@@ -18,19 +18,11 @@ from thunder_tune.values.job import Limits
 from thunder_tune.workers.child_process import SESSION, with_package_path
 from thunder_tune.workers.cluster_pool import start_cluster_pool
 from thunder_tune.workers.layout import local_layout
+from thunder_tune.workers.ray_environment import OBJECT_STORE_BYTES, RAY_VARIABLES
 from thunder_tune.workers.ray_worker import RayWorker, first_line
 from thunder_tune.workers.slot_pool import SlotPool
 
 ray: Any = typed_ray  # its annotations miss concurrency groups, and half of it has none
-
-_OBJECT_STORE_BYTES = 100 * 2**20
-"""Jobs and results are small; Ray's own default takes a third of the memory."""
-
-_ENVIRONMENT: Mapping[str, str] = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # ours ends the child, Ray's would end the actor
-}
 
 
 class RayPool(SlotPool):
@@ -114,11 +106,11 @@ def _connect(address: str | None, *, slots: int) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     # It has no public switch for "(raylet) A worker died ..." on the driver's standard output.
     ray._private.worker._worker_logs_enabled = False
-    local: dict[str, Any] = {"num_cpus": slots, "object_store_memory": _OBJECT_STORE_BYTES}
+    local: dict[str, Any] = {"num_cpus": slots, "object_store_memory": OBJECT_STORE_BYTES}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _environment(_ENVIRONMENT):
+        with _environment(RAY_VARIABLES):
             ray.init(
                 address=address or "local",  # without it RAY_ADDRESS would decide
                 include_dashboard=False if address is None else None,

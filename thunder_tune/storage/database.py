@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from thunder_tune.storage import leases, outlines, recipes, schema, studies, trials
+from thunder_tune.storage import (
+    collecting,
+    leases,
+    outlines,
+    recipes,
+    schema,
+    studies,
+    transfer,
+    trials,
+)
+from thunder_tune.storage.collecting import Collected
 from thunder_tune.storage.location import locate, shown
 from thunder_tune.storage.outage import PATIENCE_S, Outage
 from thunder_tune.storage.outlines import Machine, Outlined
@@ -267,3 +278,39 @@ class Database:
                 program_loose_hash=program_loose_hash,
             )
         )
+
+    def export_lines(self, studies: Sequence[str]) -> list[str]:
+        """Return studies with all that belongs to them as lines of JSON, see `transfer`."""
+        return self._sessions.read(lambda session: list(transfer.lines_of(session, studies)))
+
+    def import_lines(self, lines: Sequence[str]) -> list[str]:
+        """Store the studies of such lines, all or none; returns their names.
+
+        Raises:
+            InputError: They are not such lines.
+            ConflictError: A study of that name is stored here already.
+        """
+        return self._sessions.write(lambda session: transfer.take_in(session, lines))
+
+    def collect(
+        self,
+        *,
+        before: datetime | None = None,
+        with_recipes: bool = False,
+        is_rehearsal: bool = False,
+    ) -> Collected:
+        """Remove what nothing refers to, and old studies where asked.
+
+        Args:
+            before: Studies created before that go, unless somebody runs them; None: none.
+            with_recipes: Those too that found a recipe.
+            is_rehearsal: Only say what would be removed.
+        """
+
+        def work(session: Session) -> Collected:
+            found = collecting.collect(session, before=before, with_recipes=with_recipes)
+            if is_rehearsal:
+                session.rollback()
+            return found
+
+        return self._sessions.write(work)

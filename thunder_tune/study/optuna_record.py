@@ -139,6 +139,15 @@ class OptunaRecord:
         self._through_outages(work)
         return list(taken.values())
 
+    def remove(self, is_wanted: Callable[[str], bool]) -> None:
+        """Remove Optuna studies by their names."""
+
+        def work() -> None:
+            for name in filter(is_wanted, optuna.get_all_study_names(self._storage)):
+                optuna.delete_study(study_name=name, storage=self._storage)
+
+        self._through_outages(work)
+
     def close(self) -> None:
         """Close the connections."""
         self._storage.remove_session()
@@ -164,6 +173,20 @@ class OptunaRecord:
                 raise kind(f"database {shown(self._url)} {reason}") from error
 
         return self._outage.through(once)
+
+
+def forget(url: str, studies: Iterable[str]) -> None:
+    """Remove Optuna's copies of studies that are not stored any more.
+
+    Raises:
+        StorageError: The database cannot be written.
+    """
+    wanted = set(studies)
+    record = OptunaRecord(url=url, study="", space=SearchSpace(dimensions=()))
+    try:
+        record.remove(lambda name: name == record.name or name.rpartition("@")[0] in wanted)
+    finally:
+        record.close()
 
 
 def _open(url: str) -> optuna.storages.RDBStorage:
