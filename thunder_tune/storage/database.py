@@ -20,7 +20,7 @@ from thunder_tune.storage import (
 from thunder_tune.storage.collecting import Collected
 from thunder_tune.storage.location import locate, shown
 from thunder_tune.storage.outage import PATIENCE_S, Outage
-from thunder_tune.storage.outlines import Machine, Outlined
+from thunder_tune.storage.outlines import Machine, Outlined, Tally
 from thunder_tune.storage.records import (
     LeaseRecord,
     Owner,
@@ -207,6 +207,10 @@ class Database:
     def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[Outlined]:
         """Return up to `limit` results after a number in outline, each with its assignment."""
         return self._sessions.read(lambda session: outlines.after(session, study, after, limit))
+
+    def tallies(self) -> list[Tally]:
+        """Count the trials of all studies by outcome."""
+        return self._sessions.read(outlines.tallies)
 
     def machines(self) -> list[Machine]:
         """Return every machine that results were measured on, the one used last first."""
