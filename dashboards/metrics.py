@@ -50,12 +50,8 @@ def text_of(database: Database) -> str:
         ),
     )
     for name, told, values in (
-        ("best_latency_ms", "Best search-time latency of a candidate.", "best_ms"),
-        (
-            "best_baseline_latency_ms",
-            "Best search-time latency of a baseline.",
-            "best_baseline_ms",
-        ),
+        ("best_ms", "Best search-time latency of a candidate, milliseconds.", "best_ms"),
+        ("best_baseline_ms", "The same of a baseline.", "best_baseline_ms"),
     ):
         found = ((s.name, getattr(s, values)) for s in summaries)
         samples = (Sample({"study": study}, ms) for study, ms in found if ms is not None)
