@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -110,11 +111,18 @@ def test_a_damaged_file_is_told_in_one_line_and_nothing_is_taken_in(
     target.close()
 
 
+@pytest.fixture
+def in_memory():
+    database = Database.open("sqlite://")
+    yield database
+    database.close()
+
+
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_any_change_of_a_row_is_taken_in_or_told(source, data):
+def test_any_change_of_a_row_is_taken_in_or_told(source, in_memory, data):
     lines = source.export_lines(["one"])
     at = data.draw(st.integers(1, len(lines) - 1))
     kind, row = json.loads(lines[at])
@@ -122,12 +130,12 @@ def test_any_change_of_a_row_is_taken_in_or_told(source, data):
     anything = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
     row[column] = data.draw(anything | st.lists(anything, max_size=2))
     lines[at] = json.dumps([kind, row])
-    target = Database.open("sqlite://")
     with suppress(ThunderTuneError):  # anything else is a defect
-        target.import_lines(lines)
-    for study in target.studies():
-        assert len(seen(target, study.name)[3]) == 3
-    target.close()
+        in_memory.import_lines(lines)
+    for study in in_memory.studies():
+        assert len(seen(in_memory, study.name)[3]) == 3
+    in_memory.collect(before=datetime.max.replace(tzinfo=timezone.utc), with_recipes=True)
+    assert in_memory.studies() == []
 
 
 def test_what_nothing_refers_to_is_removed_and_the_rest_stays(source):

@@ -175,7 +175,10 @@ def _part(kind: str, row: dict[str, Any], owner: StudyRow, number: int) -> Base:
             if (part := row.get(name)) is not None:
                 setattr(made, name, _made(parts, part, number))
     elif isinstance(made, RecipeRow):
-        made.plans = [_made(RecipePlanRow, plan, number) for plan in row.get("plans") or ()]
+        plans = row.get("plans")
+        if not isinstance(plans, list):
+            raise InputError(f"line {number}: damaged (plans must be a list)")
+        made.plans = [_made(RecipePlanRow, plan, number) for plan in plans]
     return made
 
 
