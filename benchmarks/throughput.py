@@ -135,10 +135,10 @@ def measure(
     pool.close()
     database.close()
     assert outcome.counts.finished == stored == trials, (outcome.error, stored)
-    # From the first search result to the last: start, baselines and confirmation left out.
-    span_s = max(watch.stored.values()) - min(finished[key] for key in watch.stored)
     waits = sorted(watch.stored[key] - finished[key] for key in watch.stored)
-    per_s = (trials - workers) / span_s
+    # Without the first and the last turn of every worker, when some of them have nothing to do.
+    times = sorted(watch.stored.values())[workers - 1 : trials - workers]
+    per_s = (len(times) - 1) / (times[-1] - times[0])
     return {
         "trials": trials,
         "trials_per_hour": round(3600 * per_s),
@@ -153,8 +153,8 @@ def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", default="1,8,64", help="numbers of workers, by commas")
-    parser.add_argument("--sleep-s", type=float, default=5.0, help="of a trial")
-    parser.add_argument("--each", type=int, default=6, help="trials for each worker")
+    parser.add_argument("--sleep-s", type=float, default=10.0, help="of a trial")
+    parser.add_argument("--each", type=int, default=8, help="trials for each worker")
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument("--storage", help="URL of a database; default: a file of its own")
     asked = parser.parse_args()

@@ -34,6 +34,8 @@ from thunder_tune.storage.tables import (
 
 FORMAT, VERSION = "thunder-tune studies", 1
 _NUMBERS = ("id", "study_id", "trial_id", "recipe_id")
+_MOST = 2**63 - 1
+"""The largest number that a column of whole numbers holds."""
 _ROWS: dict[str, type[Base]] = {
     "program": ProgramRow,
     "environment": EnvironmentRow,
@@ -196,12 +198,20 @@ def _made(kind: type[Any], row: object, number: int, **more: object) -> Any:  # 
                 value = base64.b64decode(value, validate=True)
             elif value is not None and isinstance(column.type, UtcDateTime):
                 value = datetime.fromisoformat(value)
-            elif not isinstance(value, str | int | float | None):
-                raise TypeError(f"{column.name} is no word and no number")
+            elif value is not None and not _fits(value, column.type.python_type):
+                raise TypeError(f"{column.name} must be {column.type.python_type.__name__}")
             values[column.name] = value
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"line {number}: damaged ({error!r})") from error
     return kind(**values, **more)
+
+
+def _fits(value: object, kind: type[object]) -> bool:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    if isinstance(value, int) and abs(value) > _MOST:
+        return False
+    return isinstance(value, (float, int) if kind is float else kind)
 
 
 def _check(session: Session, name: str) -> None:

@@ -76,8 +76,7 @@ class Dispatcher:
             What was cancelled because the confirmation's time had come.
         """
         while True:
-            while len(self._in_flight) < self._pool.capacity and (job := next_job()):
-                self._submit(job)
+            self._fill(next_job)
             is_behind = tick()
             if not self._in_flight:
                 return []
@@ -87,7 +86,7 @@ class Dispatcher:
             if is_over:
                 self._pool.cancel()
                 self._arrived.extend(self._pool.wait(0.0))
-            self._settle(learn)
+            self._settle(learn, (lambda: None) if is_over else next_job)
             if is_over:
                 cancelled = list(self._in_flight.values())
                 self._in_flight.clear()
@@ -110,12 +109,21 @@ class Dispatcher:
         self._in_flight.clear()
         return killed
 
+    def _fill(self, next_job: Callable[[], Flight | None]) -> None:
+        while len(self._in_flight) < self._pool.capacity and (job := next_job()):
+            self._submit(job)
+
     def _submit(self, flight: Flight) -> None:
         job = MeasureJob(setting=self._setting, candidate=flight.candidate, role=flight.role)
         ticket = self._pool.submit(job)
         self._in_flight[ticket] = replace(flight, submitted_s=self._clock())
 
-    def _settle(self, learn: Callable[[Flight, int, TrialResult], None]) -> None:
+    def _settle(
+        self,
+        learn: Callable[[Flight, int, TrialResult], None],
+        next_job: Callable[[], Flight | None],
+    ) -> None:
+        """Store what arrived one by one, and give each free worker its next job meanwhile."""
         # An arrival leaves the queue only once it is stored: Ctrl-C may come at any line.
         while self._arrived:
             ticket, result = self._arrived[0]
@@ -125,3 +133,4 @@ class Dispatcher:
             if flight.role == "search":
                 self._budget.note(self._clock() - flight.submitted_s)
             learn(flight, number, result)
+            self._fill(next_job)
