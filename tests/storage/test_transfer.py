@@ -12,6 +12,7 @@ from thunder_tune.errors import ConflictError, NotFoundError, ThunderTuneError
 from thunder_tune.storage import Database
 from thunder_tune.testing.databases import OWNER, written
 from thunder_tune.testing.sample_values import (
+    make_anatomy,
     make_comparison,
     make_description,
     make_recipe,
@@ -59,11 +60,14 @@ def target(any_url):
 
 def test_studies_arrive_in_a_database_of_any_kind_with_all_that_they_hold(source, target):
     source.take_lease("one", OWNER)
+    (recipe,) = source.recipes("one")
+    source.save_anatomy(recipe, make_anatomy())
     lines = source.export_lines(["one", "two"])
     assert target.import_lines(lines) == ["one", "two"]
     for name in ("one", "two"):
         assert seen(target, name) == seen(source, name)
     assert target.find_recipes(model_key="m") == 2 * [make_recipe()]
+    assert target.anatomy(recipe) == make_anatomy()
     assert target.lease("one") is None
     assert [target.study(name).state for name in ("one", "two")] == ["interrupted", "done"]
     assert target.add_trial("one", make_result()) == 3

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from thunder_tune.errors import ConflictError, InputError
 from thunder_tune.storage import recipes, studies, trials
 from thunder_tune.storage.tables import (
+    AnatomyRow,
     Base,
     ComparisonRow,
     EnvironmentRow,
@@ -43,7 +44,10 @@ _ROWS: dict[str, type[Base]] = {
     "trial": TrialRow,
     "comparison": ComparisonRow,
     "recipe": RecipeRow,
+    "anatomy": AnatomyRow,
 }
+_SHARED = {"program": "key", "environment": "strict_key", "anatomy": "digest"}
+"""Kinds of rows that are stored once for all studies, and their keys."""
 
 
 def lines_of(session: Session, names: Iterable[str]) -> Iterator[str]:
@@ -84,7 +88,7 @@ def take_in(session: Session, lines: Iterable[str]) -> list[str]:
         kind, row = _kind_and_row(at)
         if kind == "study":
             names.append(_new_study(session, row, at[0]))
-        elif kind in ("program", "environment"):
+        elif kind in _SHARED:
             _add_once(session, kind, row, at[0])
         elif not names:
             raise InputError(f"line {at[0]}: a {kind} before its study")
@@ -117,6 +121,8 @@ def _study(session: Session, study: StudyRow) -> Iterator[str]:
     found = select(RecipeRow).where(RecipeRow.study_id == study.id)
     for recipe in session.scalars(found.order_by(RecipeRow.id)):
         yield _line("recipe", recipe, plans=[_data(plan) for plan in recipe.plans])
+        if (anatomy := session.get(AnatomyRow, recipe.digest)) is not None:
+            yield _line("anatomy", anatomy)
 
 
 def _line(kind: str, row: Base, **parts: object) -> str:
@@ -164,8 +170,7 @@ def _new_study(session: Session, row: dict[str, Any], number: int) -> str:
 
 def _add_once(session: Session, kind: str, row: dict[str, Any], number: int) -> None:
     made = _made(_ROWS[kind], row, number)
-    key = made.key if isinstance(made, ProgramRow) else getattr(made, "strict_key", "")
-    if session.get(_ROWS[kind], key) is None:
+    if session.get(_ROWS[kind], getattr(made, _SHARED[kind])) is None:
         session.add(made)
         session.flush()
 
