@@ -28,7 +28,8 @@ from pathlib import Path
 from thunder_tune.storage import Database
 from thunder_tune.study import run_study
 from thunder_tune.testing.fake_pool import FakePool, synthetic_description
-from thunder_tune.testing.study_driver import COSTS, DIMENSIONS, Silent
+from thunder_tune.testing.silent_observer import SilentObserver
+from thunder_tune.testing.study_driver import COSTS, DIMENSIONS
 from thunder_tune.values.job import Setting
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.study import StudySpec
@@ -56,7 +57,7 @@ def seconds_of(url: str, name: str, trials: int) -> float:
     pool = WaitingPool(synthetic_description(DIMENSIONS), COSTS, capacity=WORKERS)
     database = Database.open(url)
     begun = time.perf_counter()
-    run_study(spec, pool=pool, database=database, observer=Silent())
+    run_study(spec, pool=pool, database=database, observer=SilentObserver())
     spent = time.perf_counter() - begun
     database.close()
     return spent

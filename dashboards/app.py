@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from thunder_tune.__about__ import __version__
-from thunder_tune.dashboards import actions, api, pages
+from thunder_tune.dashboards import actions, api, metrics, pages
 from thunder_tune.dashboards.recent import Recent
 from thunder_tune.dashboards.responses import SafeJson
 from thunder_tune.dashboards.security import LOCAL_NAMES, Guard
@@ -58,6 +58,7 @@ def create_app(
     app.state.form_key = secrets.token_bytes(32)
     app.state.views = Recent[StudyView](FRESH_S)
     app.include_router(api.router)
+    app.include_router(metrics.router)
     app.include_router(pages.router)
     app.include_router(actions.router)
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")

@@ -6,10 +6,13 @@ import os
 
 import ray
 
+from thunder_tune.__about__ import __version__
 from thunder_tune.values.comparison import Round
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.child_process import ChildOptions
+from thunder_tune.workers.team import Arrival
 from thunder_tune.workers.trial_child import TrialChild
 
 CONTROL = "control"
@@ -21,6 +24,10 @@ class TrialActor:
 
     def __init__(self, options: ChildOptions) -> None:
         self._child = TrialChild(options)
+
+    def identify(self, job: DescribeJob, epoch: int) -> Fingerprint | None:
+        """Say what results here depend on; see `TrialChild`."""
+        return self._child.identify(job, epoch)
 
     def describe(self, job: DescribeJob, epoch: int) -> Description:
         """Describe a model; see `TrialChild`."""
@@ -35,9 +42,10 @@ class TrialActor:
         return self._child.compare(job, timeout_s, epoch)
 
     @ray.method(concurrency_group=CONTROL)
-    def ready(self) -> int:
-        """Return the actor's process id, once it runs."""
-        return os.getpid()
+    def ready(self) -> Arrival:
+        """Say where this is, once it runs."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return Arrival(process_id=os.getpid(), node=node, version=__version__)
 
     @ray.method(concurrency_group=CONTROL)
     def cancel(self, epoch: int) -> None:

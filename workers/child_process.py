@@ -24,6 +24,7 @@ import thunder_tune
 from thunder_tune.errors import WorkerError
 from thunder_tune.workers.log_file import LogFile
 from thunder_tune.workers.protocol import Channel
+from thunder_tune.workers.strays import processes_with
 from thunder_tune.workers.temporary_folder import TemporaryFolder
 
 SESSION = "thunder_tune.workers.session:TrialSession"
@@ -170,7 +171,7 @@ class ChildProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
-            strays = {*self._family, *_processes_with(_MARK, self._mark)}
+            strays = {*self._family, *processes_with(_MARK, self._mark)}
             for process in strays:
                 with suppress(psutil.Error):
                     process.kill()
@@ -238,16 +239,6 @@ def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     environment = {name: value for name, value in wanted.items() if value is not None}
     environment["PYTHONPATH"] = with_package_path(environment.get("PYTHONPATH", ""))
     return environment
-
-
-def _processes_with(variable: str, value: str) -> list[psutil.Process]:
-    """Return the processes of this user that were started with a variable's value."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(variable) == value:
-                found.append(process)
-    return found
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -22,6 +22,7 @@ from thunder_tune.measure.timing import time_step
 from thunder_tune.program import model_key
 from thunder_tune.search_spaces import build_space
 from thunder_tune.values.comparison import Round
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import (
     CompareJob,
     DescribeJob,
@@ -63,6 +64,10 @@ class TrialSession:
         self._idle_bytes = 0
         self._is_settled = False
 
+    def identify(self, job: DescribeJob) -> Fingerprint:
+        """Say what results here depend on: machine and versions."""
+        return current_fingerprint(job.setting.source.device)
+
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Capture the model, check that it can be judged, and build its search space."""
         clock = _clock(job, tell)
@@ -84,7 +89,7 @@ class TrialSession:
         return Description(
             program=captured.program,
             space=space,
-            fingerprint=current_fingerprint(source.device),
+            fingerprint=self.identify(job),
             capture_s=captured.seconds,
             signature=captured.signature,
             model_key=model_key(bench.model, captured.signature),

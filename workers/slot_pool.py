@@ -15,6 +15,7 @@ from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
 from thunder_tune.values.trial import Failure, TrialResult
+from thunder_tune.workers.team import OtherMachine
 from thunder_tune.workers.trial_child import JobCancelled
 
 _JOIN_S = 10.0
@@ -25,8 +26,8 @@ class Worker(Protocol):
     """Runs the jobs of one device: `TrialChild` here, or one elsewhere.
 
     `describe`, `measure` and `compare` are called by one thread, the others by any. They raise
-    `JobCancelled` for a job of an epoch that is over, and any other `WorkerError` where the
-    worker itself is lost.
+    `JobCancelled` for a job of an epoch that is over, `OtherMachine` where the worker must not
+    be used, and any other `WorkerError` where the worker itself is lost.
     """
 
     def describe(self, job: DescribeJob, epoch: int) -> Description:
@@ -71,9 +72,9 @@ class SlotPool:
     when no worker is left every call raises `WorkerError`.
     """
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self._all_workers = tuple(workers)
-        self._workers = list(workers)
+    def __init__(self, workers: Sequence[Worker] = ()) -> None:
+        self._all_workers: list[Worker] = []
+        self._workers: list[Worker] = []
         self._changed = threading.Condition()  # of a re-entrant lock: signal handlers call close
         self._queue: deque[_Task] = deque()
         self._running: set[_Task] = set()
@@ -82,13 +83,25 @@ class SlotPool:
         self._epoch = 0
         self._broken: Exception | None = None
         self._is_closing = False
-        # Daemons: a controller that ends with an error must not wait for a job.
-        self._threads = [
-            threading.Thread(target=self._serve, args=(worker,), daemon=True) for worker in workers
-        ]
+        self._threads: list[threading.Thread] = []
         atexit.register(self.close)
-        for thread in self._threads:
-            thread.start()
+        for worker in workers:
+            self.add(worker)
+
+    def add(self, worker: Worker) -> None:
+        """Take in a worker, which begins with what is queued; may be called at any time."""
+        # A daemon: a controller that ends with an error must not wait for a job.
+        thread = threading.Thread(target=self._serve, args=(worker,), daemon=True)
+        with self._changed:
+            if not self._is_closing:
+                self._broken = None
+                self._all_workers.append(worker)
+                self._workers.append(worker)
+                self._threads.append(thread)
+                thread.start()
+                self._changed.notify_all()
+                return
+        worker.close()
 
     @property
     def capacity(self) -> int:
@@ -201,6 +214,9 @@ class SlotPool:
                 self._finish(task, task.run(worker, task.epoch))
             except JobCancelled as error:
                 self._finish(task, error=error)
+            except OtherMachine as error:
+                self._dismiss(worker, task, error)
+                return
             except WorkerError as error:
                 self._retry(task, error)
                 if not self._restart(worker):
@@ -243,6 +259,17 @@ class SlotPool:
             else:
                 self._give_up(task, error)
 
+    def _dismiss(self, worker: Worker, task: _Task, error: OtherMachine) -> None:
+        """Go on without a worker whose results would not compare; its job is another's."""
+        worker.close()
+        with self._changed:
+            if task.epoch < self._epoch or self._is_closing:
+                self._finish(task, error=JobCancelled("the job was cancelled"))
+            else:
+                self._running.discard(task)
+                self._queue.appendleft(task)
+            self._lose(worker, error)
+
     def _restart(self, worker: Worker) -> bool:
         """Begin anew with a lost worker; False: it is gone, and perhaps the last one."""
         try:
@@ -250,13 +277,17 @@ class SlotPool:
                 worker.restart()
         except WorkerError as error:
             with self._changed:
-                self._workers.remove(worker)
-                if not self._workers:
-                    self._broken = error
-                    while self._queue:
-                        self._give_up(self._queue.popleft(), error)
+                self._lose(worker, error)
             return False
         return True
+
+    def _lose(self, worker: Worker, error: WorkerError) -> None:
+        self._workers.remove(worker)
+        if not self._workers:
+            self._broken = error
+            while self._queue:
+                self._give_up(self._queue.popleft(), error)
+        self._changed.notify_all()
 
     def _give_up(self, task: _Task, error: WorkerError) -> None:
         failure = Failure(

@@ -13,9 +13,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
+from thunder_tune.workers.strays import processes_with
+
 SHARED_VARIABLE = "THUNDER_TUNE_SHARED_TMPDIR"
 """Of a child's environment: the machine's folder, for what its processes share."""
 
+_VARIABLE = "TMPDIR"
 _RANDOM = 12
 """Hexadecimal digits of a name: sockets are made in there, whose paths must stay short."""
 
@@ -28,7 +33,8 @@ def shared_folder() -> Path:
 class TemporaryFolder:
     """A new folder, locked for as long as its owner lives.
 
-    Whoever makes the next one removes those of owners that were killed.
+    Whoever makes the next one removes those of owners that were killed, and ends the processes
+    that candidates of theirs left behind, which still have such a folder in their environment.
 
     Raises:
         OSError: The machine's folder cannot be written.
@@ -56,7 +62,7 @@ class TemporaryFolder:
         user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(shared / f"torchinductor_{user}")
         return {
-            "TMPDIR": str(self.path),
+            _VARIABLE: str(self.path),
             SHARED_VARIABLE: str(shared),
             "TORCHINDUCTOR_CACHE_DIR": cache,
         }
@@ -73,6 +79,9 @@ def _remove_abandoned() -> None:
             folder = os.open(path, os.O_RDONLY)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for process in processes_with(_VARIABLE, str(path)):
+                    with suppress(psutil.Error):
+                        process.kill()
                 shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(folder)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import NOT_REACHED, Round
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
 from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure, TrialResult
@@ -31,7 +33,10 @@ T = TypeVar("T")
 _GRACE_S = 5.0
 """For a comparison to end by itself once its time is over: one block and the answer."""
 
-
+_NOT_ITS_FAULT = ("crash", "start")
+"""How a process fails that dies before it has anything to do with a model or a candidate."""
+_STARTS = 2
+"""So often is a job given to a process where the first fails so."""
 _CORES_FOR_STANDBY = 3
 """Cores for each worker from which on the next process may import its modules meanwhile: on a
 smaller machine that would disturb what is being timed."""
@@ -61,6 +66,10 @@ class TrialChild:
         self._closed = False
         with suppress(WorkerError):  # the first job will find out and say so
             self._stand_by(options.log_folder)
+
+    def identify(self, job: DescribeJob, epoch: int = 0) -> Fingerprint | None:
+        """Say what results here depend on; None: the child failed, as the next job will tell."""
+        return self._run(Message.of("identify", job), Fingerprint, job.setting, epoch).value
 
     def describe(self, job: DescribeJob, epoch: int = 0) -> Description:
         """Describe the model; a fault of the child is in `Description.failure`."""
@@ -169,6 +178,28 @@ class TrialChild:
         build_s: Mapping[str, float] | None = None,
     ) -> Done[T]:
         """Have a child answer one message; `alone`: in a process of its own."""
+        watch = partial(
+            PhaseWatch,
+            setting.limits,
+            deadline=None if deadline is None else deadline + _GRACE_S,
+            build_s=build_s,
+        )
+        for _ in range(_STARTS):
+            done = self._once(message, kind, setting, epoch, watch, alone=alone)
+            if done.failure is None or (done.failure.kind, done.failure.phase) != _NOT_ITS_FAULT:
+                break
+        return done
+
+    def _once(
+        self,
+        message: Message,
+        kind: type[T],
+        setting: Setting,
+        epoch: int,
+        watch: Callable[..., PhaseWatch],
+        *,
+        alone: bool,
+    ) -> Done[T]:
         with self._lock:
             self._refuse_cancelled(epoch)
             child, since = self._prepare(setting, alone)
@@ -179,12 +210,7 @@ class TrialChild:
                 child,
                 message,
                 kind,
-                watch=PhaseWatch(
-                    setting.limits,
-                    since=since,
-                    deadline=None if deadline is None else deadline + _GRACE_S,
-                    build_s=build_s,
-                ),
+                watch=watch(since=since),
                 memory_limit_bytes=host_memory_limit(setting.limits, self._options.slots),
             )
             healthy = done.healthy and not alone

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from thunder_tune.values.comparison import Round
+from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Progress
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.child_process import DUMP_SIGNAL, SESSION
@@ -41,6 +42,9 @@ class Session(Protocol):
     """
 
     is_spent: bool
+
+    def identify(self, job: DescribeJob) -> Fingerprint:
+        """Say what results here depend on: machine and versions."""
 
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Capture the model and build its search space."""
@@ -95,6 +99,8 @@ def serve(channel: Channel, session: Session) -> None:
 def _answer(message: Message, session: Session, tell: Tell) -> object:
     """Return the result of a job, or a `Failure` where the session itself is at fault."""
     try:
+        if message.kind == "identify":
+            return session.identify(message.read(DescribeJob))
         if message.kind == "describe":
             return session.describe(message.read(DescribeJob), tell)
         if message.kind == "measure":

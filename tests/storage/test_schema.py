@@ -1,6 +1,8 @@
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 
 import optuna
 import pytest
@@ -70,6 +72,31 @@ def test_a_database_of_each_older_version_is_upgraded_with_all_that_it_holds(any
         assert [t.result for t in database.trials("study")] == [make_result()]
         database.close()
     sessions.close()
+
+
+def test_a_kept_file_of_every_version_is_upgraded_with_all_that_it_holds(tmp_path):
+    known = {r.revision for r in ScriptDirectory.from_config(schema.migrations()).walk_revisions()}
+    files = {path.stem: path for path in (Path(__file__).parent / "schemas").glob("*.sql")}
+    assert set(files) == known  # how each was made: files of `sqlite3 FILE .dump`
+    for version, kept in files.items():
+        path = tmp_path / f"{version}.db"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(kept.read_text())
+        database = Database.open(str(path))
+        assert [s.name for s in database.studies()] == ["kept"]
+        record = database.study("kept")
+        assert (record.state, record.spec.name) == ("interrupted", "kept")
+        assert database.description("kept") is not None
+        trials = database.trials("kept")
+        assert [t.number for t in trials] == [0, 1, 2]
+        assert [t.result.role for t in trials] == ["baseline", "search", "search"]
+        assert trials[1].result.timing.samples_ms
+        assert trials[2].result.failure.kind == "wrong"
+        assert database.comparison("kept") is not None
+        assert len(database.find_recipes(model_key="m")) == 1
+        database.create_study(record.spec)  # and goes on
+        assert database.add_trial("kept", make_result()) == 3
+        database.close()
 
 
 def test_downgrading_takes_our_tables_away(tmp_path):

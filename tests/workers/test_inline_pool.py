@@ -11,11 +11,12 @@ from thunder_tune.testing.pool_contract import (
     SETTING,
     WorkerPoolContract,
     collect,
+    contender,
     run,
     trial,
 )
-from thunder_tune.testing.scripted_session import SCRIPTED_SESSION
-from thunder_tune.values.job import Limits, Setting
+from thunder_tune.testing.scripted_session import DIES_ONCE, DIES_ONCE_SESSION, SCRIPTED_SESSION
+from thunder_tune.values.job import CompareJob, DescribeJob, Limits, Setting
 from thunder_tune.workers import InlinePool, trial_child
 from thunder_tune.workers.child_process import ChildOptions
 
@@ -83,5 +84,24 @@ def test_the_first_process_stands_by_where_there_are_cores(monkeypatch):
     try:
         _, standing_by = worker._standby
         assert worker.measure(trial()).process_id == standing_by.pid
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("job", ["describe", "measure", "compare"])
+def test_a_process_that_dies_before_it_has_the_job_costs_nothing(tmp_path, job):
+    options = ChildOptions(
+        session=DIES_ONCE_SESSION, environment={DIES_ONCE: str(tmp_path / "died")}
+    )
+    worker = trial_child.TrialChild(options)
+    contenders = CompareJob(setting=SETTING, contenders=(contender("a"),), blocks=1)
+    try:
+        failure = {
+            "describe": lambda: worker.describe(DescribeJob(setting=SETTING)).failure,
+            "measure": lambda: worker.measure(trial()).failure,
+            "compare": lambda: worker.compare(contenders, 60.0).failures.get("a"),
+        }[job]()
+        assert failure is None
+        assert (tmp_path / "died").exists()
     finally:
         worker.close()

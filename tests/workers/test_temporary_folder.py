@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 
+import psutil
 import pytest
 
 from thunder_tune.workers.temporary_folder import (
@@ -69,6 +70,25 @@ def test_those_of_killed_owners_are_removed_and_those_of_others_stay(shared):
     assert set(shared.iterdir()) == {ours.path, another.path}
     ours.remove()
     another.remove()
+
+
+def test_what_a_killed_owners_candidates_left_running_is_ended(shared):
+    stray = "import signal; signal.pause()"
+    code = (
+        "import os, signal, subprocess, sys; "
+        "from thunder_tune.workers.temporary_folder import TemporaryFolder; "
+        "folder = TemporaryFolder(); "
+        "left = subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True, "
+        "env={**os.environ, **folder.environment()}); "
+        "print(left.pid, flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, stray], stdout=subprocess.PIPE) as owner:
+        left = psutil.Process(int(owner.stdout.readline()))
+        TemporaryFolder().remove()
+        assert left.is_running()
+        owner.kill()
+    TemporaryFolder().remove()
+    assert psutil.wait_procs([left], timeout=60)[1] == []
 
 
 def test_outside_of_a_child_the_shared_one_is_the_machines(monkeypatch):

@@ -11,6 +11,7 @@ from thunder_tune.cli import (
     bench_command,
     cancel_command,
     dashboard_command,
+    database_commands,
     doctor_command,
     explain_command,
     report_command,
@@ -19,6 +20,7 @@ from thunder_tune.cli import (
     space_command,
     study_commands,
     verify_command,
+    worker_command,
 )
 
 app = typer.Typer(
@@ -48,8 +50,12 @@ app.command("explain")(explain_command.explain)
 app.command("report")(report_command.report)
 app.command("cancel")(cancel_command.cancel)
 app.command("dashboard")(dashboard_command.dashboard)
+app.command("worker")(worker_command.worker)
 app.command("doctor")(doctor_command.doctor)
-db.command("upgrade")(study_commands.upgrade)
+db.command("upgrade")(database_commands.upgrade)
+db.command("export")(database_commands.export_studies)
+db.command("import")(database_commands.import_studies)
+db.command("gc")(database_commands.collect)
 
 
 def _print_version(is_asked: bool) -> None:

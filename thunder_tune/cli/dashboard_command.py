@@ -33,7 +33,10 @@ def dashboard(
     from thunder_tune.dashboards import serving
 
     needed = serving.token_for(host, token)
-    with services.database(storage) as database, serving.bind(host, port) as listener:
+    with (
+        services.database(storage, is_patient=False) as database,  # who waits reloads the page
+        serving.bind(host, port) as listener,
+    ):
         place = serving.address(host, listener.getsockname()[1], needed)
         print(f"{database.shown_url} is shown at {place} (Ctrl-C ends)", file=sys.stderr)
         with suppress(KeyboardInterrupt):  # the way to end it

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def database(url: str | None) -> Iterator[Database]:
-    """Open the database inside the block; errors as in `Database.open`."""
+def database(url: str | None, *, is_patient: bool = True) -> Iterator[Database]:
+    """Open the database inside the block; errors as in `Database.open`.
+
+    Args:
+        url: Where it is.
+        is_patient: Whether to wait for a server that goes away.
+    """
     from thunder_tune.storage import Database
 
-    opened = Database.open(url)
+    opened = Database.open(url) if is_patient else Database.open(url, patience_s=0.0)
     try:
         yield opened
     finally:

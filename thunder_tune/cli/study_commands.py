@@ -1,4 +1,4 @@
-"""Commands that read the record: `studies`, `status`, `best`, `show`, `export`, `db upgrade`."""
+"""Commands that read the record: `studies`, `status`, `best`, `show`, `export`."""
 
 from __future__ import annotations
 
@@ -298,16 +298,6 @@ def resume_command(study: str, storage: str | None) -> str:
 
 def _command(*words: str, storage: str | None) -> str:
     return shlex.join(["thunder-tune", *words, *(["--storage", storage] if storage else [])])
-
-
-def upgrade(storage: options.Storage = None) -> int:
-    """Create the database's tables, or bring them to this version."""
-    from thunder_tune.cli import tables
-
-    with services.database(storage) as database:
-        place = database.shown_url
-    tables.console().print(f"up to date: {place}", soft_wrap=True)
-    return exits.DONE
 
 
 def newest_recipe(database: Database, study: str) -> Recipe:

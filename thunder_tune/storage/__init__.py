@@ -1,7 +1,7 @@
 """The record: studies, trials and recipes in a SQL database, SQLite unless told otherwise."""
 
 from thunder_tune.storage.database import Database
-from thunder_tune.storage.outlines import Machine, Outlined, TrialOutline
+from thunder_tune.storage.outlines import Machine, Outlined, Tally, TrialOutline
 from thunder_tune.storage.records import (
     LeaseRecord,
     Owner,
@@ -18,6 +18,7 @@ __all__ = [
     "Owner",
     "StudyRecord",
     "StudySummary",
+    "Tally",
     "TrialOutline",
     "TrialRecord",
 ]

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from thunder_tune.storage import leases, outlines, recipes, schema, studies, trials
+from thunder_tune.storage import (
+    collecting,
+    leases,
+    outlines,
+    recipes,
+    schema,
+    studies,
+    transfer,
+    trials,
+)
+from thunder_tune.storage.collecting import Collected
 from thunder_tune.storage.location import locate, shown
-from thunder_tune.storage.outlines import Machine, Outlined
+from thunder_tune.storage.outage import PATIENCE_S, Outage
+from thunder_tune.storage.outlines import Machine, Outlined, Tally
 from thunder_tune.storage.records import (
     LeaseRecord,
     Owner,
@@ -32,7 +44,8 @@ class Database:
     transaction: it is stored when the method returns, or not at all. Values go in and out by
     value. Threads may share a database; each process opens its own.
 
-    Every method raises `StorageError` where the database fails, and `NotFoundError`, with the
+    A server that goes away is waited for. Every method raises `StorageError` where the database
+    fails, or its server does not come back, and `NotFoundError`, with the
     closest names, where a named study does not exist.
     """
 
@@ -41,18 +54,20 @@ class Database:
         self._sessions = sessions
 
     @classmethod
-    def open(cls, url: str | None = None) -> Database:
+    def open(cls, url: str | None = None, *, patience_s: float = PATIENCE_S) -> Database:
         """Open a database, creating or upgrading its tables.
 
         Args:
             url: SQLAlchemy URL or the path of an SQLite file; None: what the environment
                 variable THUNDER_TUNE_STORAGE says, else a file in the user's data folder.
+            patience_s: Seconds that every method waits for a server that went away; one that is
+                not there to begin with is not waited for.
 
         Raises:
             StorageError: It cannot be opened or written, or its schema is newer than this version.
             MissingDependency: The driver of that kind of database is not installed.
         """
-        sessions = Sessions(locate(url))
+        sessions = Sessions(locate(url), patience_s=patience_s)
         try:
             schema.upgrade(sessions)
         except BaseException:
@@ -69,6 +84,11 @@ class Database:
     def shown_url(self) -> str:
         """The URL without the password."""
         return shown(self._sessions.url)
+
+    @property
+    def outage(self) -> Outage:
+        """Waits for the database's server: for whoever has connections of their own to it."""
+        return self._sessions.outage
 
     def close(self) -> None:
         """Close all connections; may be called twice."""
@@ -161,11 +181,16 @@ class Database:
         Raises:
             ConflictError: That lease is lost: another process has taken the study over.
         """
+        given: int | None = None
 
         def add(session: Session) -> int:
+            nonlocal given
+            if given is not None and trials.is_stored(session, study, given, result):
+                return given  # it was committed when the connection was lost
             if token:
                 leases.require(session, study, token)
-            return trials.add(session, study, result)
+            given = trials.add(session, study, result)
+            return given
 
         return self._sessions.write(add)
 
@@ -182,6 +207,10 @@ class Database:
     def outlines(self, study: str, after: int = -1, limit: int = 5000) -> list[Outlined]:
         """Return up to `limit` results after a number in outline, each with its assignment."""
         return self._sessions.read(lambda session: outlines.after(session, study, after, limit))
+
+    def tallies(self) -> list[Tally]:
+        """Count the trials of all studies by outcome."""
+        return self._sessions.read(outlines.tallies)
 
     def machines(self) -> list[Machine]:
         """Return every machine that results were measured on, the one used last first."""
@@ -253,3 +282,39 @@ class Database:
                 program_loose_hash=program_loose_hash,
             )
         )
+
+    def export_lines(self, studies: Sequence[str]) -> list[str]:
+        """Return studies with all that belongs to them as lines of JSON, see `transfer`."""
+        return self._sessions.read(lambda session: list(transfer.lines_of(session, studies)))
+
+    def import_lines(self, lines: Sequence[str]) -> list[str]:
+        """Store the studies of such lines, all or none; returns their names.
+
+        Raises:
+            InputError: They are not such lines.
+            ConflictError: A study of that name is stored here already.
+        """
+        return self._sessions.write(lambda session: transfer.take_in(session, lines))
+
+    def collect(
+        self,
+        *,
+        before: datetime | None = None,
+        with_recipes: bool = False,
+        is_rehearsal: bool = False,
+    ) -> Collected:
+        """Remove what nothing refers to, and old studies where asked.
+
+        Args:
+            before: Studies created before that go, unless somebody runs them; None: none.
+            with_recipes: Those too that found a recipe.
+            is_rehearsal: Only say what would be removed.
+        """
+
+        def work(session: Session) -> Collected:
+            found = collecting.collect(session, before=before, with_recipes=with_recipes)
+            if is_rehearsal:
+                session.rollback()
+            return found
+
+        return self._sessions.write(work)

@@ -33,6 +33,8 @@ def take(session: Session, study: str, owner: Owner, instead_of: LeaseRecord | N
     """
     found = _row(session, study, lock=True)
     if found is not None:
+        if found.token == owner.token:  # taken by a call whose answer was lost
+            return True
         if instead_of is None or not _is_unchanged(found, instead_of):
             return False
         session.delete(found)

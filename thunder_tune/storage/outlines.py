@@ -175,3 +175,39 @@ def machines(session: Session) -> list[Machine]:
         for row in session.scalars(select(EnvironmentRow).order_by(EnvironmentRow.created_at))
     ]
     return sorted(found, key=lambda m: m.last_at.timestamp() if m.last_at else 0.0, reverse=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How often trials of a study ended in one way.
+
+    Attributes:
+        study: Its name.
+        role: "baseline" or "search".
+        state: "complete", "failed" or "pruned".
+        kind: Of the failure, or "".
+        trials: How many.
+    """
+
+    study: str
+    role: str
+    state: str
+    kind: str
+    trials: int
+
+
+def tallies(session: Session) -> list[Tally]:
+    """Count the trials of all studies by outcome."""
+    kind = func.coalesce(FailureRow.kind, "")
+    columns = (StudyRow.name, TrialRow.role, TrialRow.state, kind)
+    query = (
+        select(*columns, func.count())
+        .join(StudyRow, StudyRow.id == TrialRow.study_id)
+        .outerjoin(FailureRow, FailureRow.trial_id == TrialRow.id)
+        .group_by(*columns)
+        .order_by(*columns)
+    )
+    return [
+        Tally(study=study, role=role, state=state, kind=kind, trials=trials)
+        for study, role, state, kind, trials in session.execute(query)
+    ]

@@ -15,6 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from thunder_tune.errors import MissingDependency, StorageError
 from thunder_tune.storage.location import ELSEWHERE, shown, sqlite_path
+from thunder_tune.storage.outage import PATIENCE_S, ConnectionLost, Outage, is_loss
 
 T = TypeVar("T")
 
@@ -36,8 +37,12 @@ class Sessions:
     could not wait for another writer: SQLite fails it at once, whatever the timeout.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, patience_s: float = PATIENCE_S) -> None:
         """Prepare connections; none is opened yet.
+
+        Args:
+            url: Of the database.
+            patience_s: Seconds that `read` and `write` wait for a server that went away.
 
         Raises:
             StorageError: The URL names an unknown kind of database.
@@ -46,6 +51,7 @@ class Sessions:
         self.url = url
         self._engine = _engine(url)
         self._writer = self._engine.execution_options(sqlite_begin="IMMEDIATE")
+        self.outage = Outage(patience_s)
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Session]:
@@ -53,6 +59,7 @@ class Sessions:
 
         Raises:
             DuplicateRow: A unique key exists already.
+            ConnectionLost: The server went away.
             StorageError: Any other error of the database, in one line.
         """
         engine = self._writer if write else self._engine
@@ -62,22 +69,35 @@ class Sessions:
         except IntegrityError as error:
             raise DuplicateRow(f"{_named(self.url)}: {_first_line(error)}") from error
         except (SQLAlchemyError, UnicodeEncodeError) as error:
-            raise StorageError(f"{_named(self.url)} {_reason(error, self.url)}") from error
+            kind = ConnectionLost if is_loss(error) else StorageError
+            raise kind(f"{_named(self.url)} {reason_of(error, self.url)}") from error
 
     def read(self, work: Callable[[Session], T]) -> T:
-        """Do `work` in one reading transaction; errors as in `transaction`."""
-        with self.transaction() as session:
-            return work(session)
+        """Do `work` in one reading transaction, anew after a lost connection.
+
+        Raises:
+            StorageError: As in `transaction`, or the server has not come back.
+        """
+
+        def once() -> T:
+            with self.transaction() as session:
+                return work(session)
+
+        return self.outage.through(once)
 
     def write(self, work: Callable[[Session], T]) -> T:
         """Do `work` in one writing transaction, anew where another writer was faster.
 
         Args:
-            work: Reads what it depends on inside the session, so that it may be called again.
+            work: Reads what it depends on inside the session, so that it may be called again:
+                after a lost connection, too, where the last call may have been committed.
 
         Raises:
-            StorageError: As in `transaction`.
+            StorageError: As in `read`.
         """
+        return self.outage.through(lambda: self._write(work))
+
+    def _write(self, work: Callable[[Session], T]) -> T:
         for _ in range(_ATTEMPTS - 1):
             with suppress(DuplicateRow), self.transaction(write=True) as session:
                 return work(session)
@@ -162,7 +182,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
 
 
-def _reason(error: Exception, url: URL) -> str:
+def reason_of(error: Exception, url: URL) -> str:
     """Say what is wrong and what to do, for the errors that a user can meet."""
     text = _first_line(error)
     path = sqlite_path(url)
@@ -181,4 +201,4 @@ def _reason(error: Exception, url: URL) -> str:
     ):
         if path is not None and sign in text:
             return reason
-    return f"failed: {text}"
+    return f"is not there: {text}" if is_loss(error) else f"failed: {text}"

@@ -31,8 +31,7 @@ def add(session: Session, study: str, result: TrialResult) -> int:
     owner = studies.row(session, study, lock=True)
     last = session.scalar(select(func.max(TrialRow.number)).where(TrialRow.study_id == owner.id))
     number = 0 if last is None else last + 1
-    data = to_data(result)
-    failure = data.pop("failure")
+    document, failure = _documents(result)
     trial = TrialRow(
         study_id=owner.id,
         number=number,
@@ -41,9 +40,9 @@ def add(session: Session, study: str, result: TrialResult) -> int:
         plan_key=result.candidate.plan_key,
         program_key=owner.program_key,
         environment_key=owner.environment_key,
+        document=document,
     )
     if result.timing is not None:
-        del data["timing"]["samples_ms"]
         encoding, blob = documents.pack(result.timing.samples_ms)
         trial.measurement = MeasurementRow(
             repeats=len(result.timing.samples_ms), encoding=encoding, samples=blob
@@ -55,11 +54,28 @@ def add(session: Session, study: str, result: TrialResult) -> int:
             kind=result.failure.kind,
             phase=result.failure.phase,
             cause=result.failure.group,
-            document=documents.encode(failure),
+            document=failure,
         )
-    trial.document = documents.encode(data)
     session.add(trial)
     return number
+
+
+def is_stored(session: Session, study: str, number: int, result: TrialResult) -> bool:
+    """Tell whether trial `number` of a study is this very measurement."""
+    owner = studies.row(session, study)
+    query = select(TrialRow.document).where(
+        TrialRow.study_id == owner.id, TrialRow.number == number
+    )
+    return session.scalar(query) == _documents(result)[0]
+
+
+def _documents(result: TrialResult) -> tuple[str, str]:
+    """Return a result without its repeats and its failure, and the failure."""
+    data = to_data(result)
+    failure = data.pop("failure")
+    if result.timing is not None:
+        del data["timing"]["samples_ms"]
+    return documents.encode(data), documents.encode(failure)
 
 
 def of_study(

@@ -207,12 +207,13 @@ class _Run:
                 strategy.tell(flight.ticket, number, result)
             self._reserve()
 
-        def tick() -> None:
+        def tick() -> bool:
             self._tick()
-            strategy.catch_up()
+            return strategy.catch_up()
 
         cancelled = self._dispatcher.drive(next_job=next_job, learn=learn, tick=tick)
-        tick()
+        while tick():
+            pass
         cut_short = [flight for flight in cancelled if flight.role == "search"]
         for flight in cut_short:
             strategy.postpone(flight.ticket)
@@ -223,7 +224,10 @@ class _Run:
 
     def _new_strategy(self, ledger: PlanLedger, description: Description) -> Strategy:
         self._optuna = OptunaRecord(
-            url=self._database.url, study=self._spec.name, space=description.space
+            url=self._database.url,
+            study=self._spec.name,
+            space=description.space,
+            outage=self._database.outage,
         )
         return OptunaStrategy(
             ledger=ledger,

@@ -62,30 +62,31 @@ class Dispatcher:
         *,
         next_job: Callable[[], Flight | None],
         learn: Callable[[Flight, int, TrialResult], None],
-        tick: Callable[[], None],
+        tick: Callable[[], bool],
     ) -> list[Flight]:
         """Keep the pool busy until there are no more jobs or no more time.
 
         Args:
             next_job: Returns what to measure next; None: no more for now.
             learn: Told each finished job and its number, after it was stored.
-            tick: Called at each change and once per `TICK_S`, while the devices work.
+            tick: Called at each change and once per `TICK_S`, while the devices work; returns
+                whether it has more to do, which results that arrive do not wait for.
 
         Returns:
             What was cancelled because the confirmation's time had come.
         """
         while True:
-            while len(self._in_flight) < self._pool.capacity and (job := next_job()):
-                self._submit(job)
-            tick()
+            self._fill(next_job)
+            is_behind = tick()
             if not self._in_flight:
                 return []
-            self._arrived.extend(self._pool.wait(self._budget.patience_s(TICK_S)))
+            patience_s = 0.0 if is_behind else self._budget.patience_s(TICK_S)
+            self._arrived.extend(self._pool.wait(patience_s))
             is_over = self._budget.is_spent
             if is_over:
                 self._pool.cancel()
                 self._arrived.extend(self._pool.wait(0.0))
-            self._settle(learn)
+            self._settle(learn, (lambda: None) if is_over else next_job)
             if is_over:
                 cancelled = list(self._in_flight.values())
                 self._in_flight.clear()
@@ -108,12 +109,21 @@ class Dispatcher:
         self._in_flight.clear()
         return killed
 
+    def _fill(self, next_job: Callable[[], Flight | None]) -> None:
+        while len(self._in_flight) < self._pool.capacity and (job := next_job()):
+            self._submit(job)
+
     def _submit(self, flight: Flight) -> None:
         job = MeasureJob(setting=self._setting, candidate=flight.candidate, role=flight.role)
         ticket = self._pool.submit(job)
         self._in_flight[ticket] = replace(flight, submitted_s=self._clock())
 
-    def _settle(self, learn: Callable[[Flight, int, TrialResult], None]) -> None:
+    def _settle(
+        self,
+        learn: Callable[[Flight, int, TrialResult], None],
+        next_job: Callable[[], Flight | None],
+    ) -> None:
+        """Store what arrived one by one, and give each free worker its next job meanwhile."""
         # An arrival leaves the queue only once it is stored: Ctrl-C may come at any line.
         while self._arrived:
             ticket, result = self._arrived[0]
@@ -123,3 +133,4 @@ class Dispatcher:
             if flight.role == "search":
                 self._budget.note(self._clock() - flight.submitted_s)
             learn(flight, number, result)
+            self._fill(next_job)

@@ -149,12 +149,17 @@ class OptunaStrategy:
         if self._record is not None:
             self._record.postpone(candidate.assignment)
 
-    def catch_up(self) -> None:
-        """Write Optuna's copy of what was told: it takes a millisecond for each dimension."""
-        while self._unrecorded:
+    def catch_up(self) -> bool:
+        """Write one more result to Optuna's copy: it takes a millisecond for each dimension.
+
+        Returns:
+            Whether there are more.
+        """
+        if self._unrecorded:
             number, assignment, result = self._unrecorded.popleft()
             if self._record is not None:
                 self._record.add(number, assignment, result)
+        return bool(self._unrecorded)
 
     def _remember(self, past: list[TrialRecord]) -> None:
         known = []

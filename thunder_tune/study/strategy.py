@@ -31,5 +31,5 @@ class Strategy(Protocol):
     def postpone(self, ticket: int) -> None:
         """Take back a proposal that was not finished: the next run of the study measures it."""
 
-    def catch_up(self) -> None:
-        """Do what can wait until the next candidates are on their way."""
+    def catch_up(self) -> bool:
+        """Do a part of what can wait while candidates are measured; returns if there is more."""

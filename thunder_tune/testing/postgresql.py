@@ -54,9 +54,13 @@ class PostgresServer:
         """Stop the server: "fast" ends its connections in order, "immediate" is a crash."""
         self._control("stop", "-w", "-t", str(_START_S), "-m", mode)
 
+    def is_running(self) -> bool:
+        """Return whether it was started and not stopped since."""
+        return (self._data / "postmaster.pid").exists()
+
     def close(self) -> None:
         """Stop the server if it runs, and remove its folder."""
-        if (self._data / "postmaster.pid").exists():
+        if self.is_running():
             self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from thunder_tune.values.comparison import Block, Round
 from thunder_tune.values.fingerprint import Fingerprint
@@ -20,10 +22,17 @@ from thunder_tune.values.trial import Accuracy, Failure, Timing, TrialResult
 from thunder_tune.workers.trial_process import Tell
 
 SCRIPTED_SESSION = "thunder_tune.testing.scripted_session:ScriptedSession"
+DIES_ONCE_SESSION = "thunder_tune.testing.scripted_session:DiesOnceSession"
+DIES_ONCE = "THUNDER_TUNE_DIES_ONCE"
+"""Variable that names the file which the first process of a `DiesOnceSession` leaves."""
 ACT = "act"
 """Dimension whose choice is what the candidate does: a method of `Acts`."""
 AT = "at"
 """Dimension whose choice is the phase in which it does it; "compile" by default."""
+DEVICE = "THUNDER_TUNE_SCRIPTED_DEVICE"
+"""Variable that names the device which results are said to come from."""
+HANGS = "THUNDER_TUNE_SCRIPTED_HANGS"
+"""Variable of machines on which `Acts.hang_there` hangs."""
 
 _PHASES = ("load", "compile", "check", "time")
 
@@ -37,6 +46,11 @@ class Acts:
     def hang(self) -> None:
         """Wait for ever."""
         threading.Event().wait()
+
+    def hang_there(self) -> None:
+        """Wait for ever on the machines whose environment says so."""
+        if os.environ.get(HANGS):
+            self.hang()
 
     def stop(self) -> None:
         """Stand still until someone lets it go on."""
@@ -92,6 +106,10 @@ class ScriptedSession:
     def __init__(self) -> None:
         self.is_spent = False
 
+    def identify(self, job: DescribeJob) -> Fingerprint:
+        """Return a fingerprint of the device that the environment names."""
+        return Fingerprint(device=os.environ.get(DEVICE, "scripted"), capability="none")
+
     def describe(self, job: DescribeJob, tell: Tell) -> Description:
         """Describe an empty program, or do what the model's name says ("act:hang")."""
         act = job.setting.source.name.rpartition(":")[2]
@@ -101,7 +119,7 @@ class ScriptedSession:
                 front_end="dynamo", hash="0", loose_hash="0", ops=(), cells=(), classes=()
             ),
             space=SearchSpace(dimensions=()),
-            fingerprint=Fingerprint(device="scripted", capability="none"),
+            fingerprint=self.identify(job),
             capture_s=0.0,
             signature="",
             notes=(str(os.getpid()),),
@@ -111,7 +129,9 @@ class ScriptedSession:
         """Give a result of 1 ms, or do what the assignment says."""
         self._play(job.candidate.assignment, tell)
         self.is_spent = job.candidate.assignment.get(ACT) == "spend"
-        not_finite = job.candidate.assignment.get(ACT) == "nan"
+        return self._result(job, not_finite=job.candidate.assignment.get(ACT) == "nan")
+
+    def _result(self, job: MeasureJob, *, not_finite: bool) -> TrialResult:
         return TrialResult(
             candidate=job.candidate,
             role=job.role,
@@ -162,3 +182,13 @@ class ScriptedSession:
             tell(Progress(phase=phase, subject=subject))
             if phase == at:
                 getattr(Acts(), assignment.get(ACT, "well"), Acts().well)()
+
+
+class DiesOnceSession(ScriptedSession):
+    """A scripted session whose first process is killed before it takes a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with suppress(FileExistsError):
+            Path(os.environ[DIES_ONCE]).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -19,10 +19,9 @@ from sqlalchemy import Engine, event
 from thunder_tune.errors import ThunderTuneError
 from thunder_tune.storage import Database
 from thunder_tune.study import run_study
-from thunder_tune.study.observer import Status
 from thunder_tune.testing.fake_pool import CostTable, FakePool, synthetic_description
-from thunder_tune.values.comparison import Round
-from thunder_tune.values.job import Description, Setting
+from thunder_tune.testing.silent_observer import SilentObserver
+from thunder_tune.values.job import Setting
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import COMPOSED, FUSER, PROGRAM, Dimension
 from thunder_tune.values.study import StudySpec, baselines_for
@@ -54,27 +53,8 @@ class SleepingPool(FakePool):
         return super().wait(timeout_s)
 
 
-class Silent:
-    """An `Observer` that says nothing."""
-
-    def on_status(self, status: Status) -> None:
-        """Do nothing."""
-
-    def on_description(self, description: Description) -> None:
-        """Do nothing."""
-
-    def on_result(self, number: int, result: TrialResult) -> None:
-        """Do nothing."""
-
-    def on_round(self, index: int, total: int, round_: Round) -> None:
-        """Do nothing."""
-
-    def on_notice(self, text: str) -> None:
-        """Do nothing."""
-
-
-class _Printer(Silent):
-    """An `Observer` that prints results."""
+class _Printer(SilentObserver):
+    """An `Observer` that prints results and notices."""
 
     def on_result(self, number: int, result: TrialResult) -> None:
         """Print its number."""
