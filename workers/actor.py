@@ -8,6 +8,7 @@ import ray
 
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.child_process import ChildOptions
 from thunder_tune.workers.trial_child import TrialChild
@@ -29,6 +30,10 @@ class TrialActor:
     def measure(self, job: MeasureJob, epoch: int) -> TrialResult:
         """Measure a candidate."""
         return self._child.measure(job, epoch)
+
+    def screen(self, job: ScreenJob, epoch: int) -> Screening:
+        """Measure classes alone."""
+        return self._child.screen(job, epoch)
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int) -> Round:
         """Run a round of a comparison."""

@@ -24,7 +24,7 @@ MAX_FRAME_BYTES = 64 * 2**20
 _HEADER = struct.Struct(">I")
 _CHUNK_BYTES = 2**20
 
-MessageKind = Literal["describe", "measure", "compare", "progress", "result", "failure"]
+MessageKind = Literal["describe", "measure", "screen", "compare", "progress", "result", "failure"]
 
 
 class ProtocolError(WorkerError):
@@ -36,7 +36,7 @@ class Message:
     """One frame: a job for the child, or its progress and its final answer.
 
     Attributes:
-        kind: What `body` is: a job ("describe", "measure", "compare"), a `Progress`, a result
+        kind: What `body` is: a job ("describe", "measure", "screen", "compare"), a `Progress`, a result
             (the value that the job's kind asks for) or a `Failure`.
         body: JSON of that value.
         deadline: Of a comparison: reading of the machine's monotonic clock, seconds, after which

@@ -25,6 +25,7 @@ from thunder_tune.values.job import (
     Limits,
     MeasureJob,
 )
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.actor import CONTROL, TrialActor
 from thunder_tune.workers.child_process import SESSION, ChildOptions, with_package_path
@@ -102,6 +103,11 @@ class RayWorker:
         """Measure a candidate."""
         result: TrialResult = self._call("measure", job, epoch)
         return result
+
+    def screen(self, job: ScreenJob, epoch: int) -> Screening:
+        """Measure classes alone."""
+        screening: Screening = self._call("screen", job, epoch)
+        return screening
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int) -> Round:
         """Run a round of a comparison."""

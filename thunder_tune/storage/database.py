@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy.orm import Session
 
-from thunder_tune.storage import leases, outlines, recipes, schema, studies, trials
+from thunder_tune.storage import leases, outlines, recipes, schema, screenings, studies, trials
 from thunder_tune.storage.location import locate, shown
 from thunder_tune.storage.outlines import Machine, Outlined
 from thunder_tune.storage.records import (
@@ -21,6 +21,7 @@ from thunder_tune.values.anatomy import Anatomy
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import Description, Setting
 from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.screening import ClassMeasurement
 from thunder_tune.values.study import StudySpec, StudyState
 from thunder_tune.values.trial import Role, TrialResult
 
@@ -199,6 +200,19 @@ class Database:
         return self._sessions.read(
             lambda session: trials.reusable_baselines(session, description, setting)
         )
+
+    def save_screening(self, environment_key: str, found: Sequence[ClassMeasurement]) -> None:
+        """Store choices of classes measured alone, for every study on that machine.
+
+        Args:
+            environment_key: Strict key of the machine and its versions.
+            found: A choice that is stored already is replaced.
+        """
+        self._sessions.write(lambda session: screenings.save(session, environment_key, found))
+
+    def screening(self, environment_key: str) -> list[ClassMeasurement]:
+        """Return every choice of a class measured alone on a machine with its versions."""
+        return self._sessions.read(lambda session: screenings.of_machine(session, environment_key))
 
     def save_comparison(self, study: str, comparison: Comparison) -> None:
         """Store a confirmation with every block of every round; earlier ones are kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import optuna
@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
 from thunder_tune.storage import TrialRecord
+from thunder_tune.study.composition import Composer
 from thunder_tune.study.history import encode
 from thunder_tune.study.objective import latency_of
 from thunder_tune.study.optuna_record import OptunaRecord, frozen_trial
@@ -19,11 +20,14 @@ from thunder_tune.study.plans import PlanLedger
 from thunder_tune.study.samplers import make_sampler
 from thunder_tune.study.strategy import Proposal
 from thunder_tune.study.warm_start import moves, warm_starts
+from thunder_tune.values.screening import ClassMeasurement
 from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.trial import Candidate, TrialResult
 
 PATIENCE = 20
 """So many proposals of the sampler in a row without a new plan, and one is drawn at random."""
+COMPOSITIONS = 6
+"""Of the predicted candidates so many come right behind the bets."""
 
 
 class OptunaStrategy:
@@ -40,6 +44,9 @@ class OptunaStrategy:
 
     After the warm starts come the moves from the best candidate so far (`warm_start.moves`): each
     changes one idea everywhere, and those of a better one follow as soon as it is found.
+
+    Once classes are measured alone (`screened`), the compositions that are predicted fastest come
+    behind the bets, and every second proposal after that is what a `Composer` draws.
 
     With TPE every second suggestion is a neighbour of the best candidate so far instead, one or
     two choices away. TPE redraws about a fifth of all dimensions for each suggestion, which
@@ -79,6 +86,8 @@ class OptunaStrategy:
             d.name: CategoricalDistribution(d.choices) for d in ledger.open_dimensions
         }
         self._best: tuple[float, Assignment] | None = None
+        self._composer: Composer | None = None
+        self._measured: list[tuple[Assignment, float]] = []
         past = list(history)
         # A resumed study must not repeat the draws of its first run.
         self._random = Random(seed * 1_000_003 + len(past))
@@ -90,6 +99,7 @@ class OptunaStrategy:
         postponed = record.take_postponed() if record else []
         self._refines = sampler == "tpe"
         self._asked = 0
+        self._composed = 0
         self._is_exhausted = False
         queue = (*postponed, *first, *warm_starts(ledger))
         self._queue = deque(ledger.candidate(assignment) for assignment in queue)
@@ -100,6 +110,9 @@ class OptunaStrategy:
             candidate = self._queue.popleft()
             if not self._ledger.is_taken(candidate.plan_key):
                 return self._begin(candidate)
+        composition = self._composition()
+        if composition is not None:
+            return self._begin(composition)
         move = self._move()
         if move is not None:
             return self._begin(move)
@@ -119,6 +132,28 @@ class OptunaStrategy:
         unseen = self._ledger.unseen(self._random)
         self._is_exhausted = unseen is None
         return self._begin(unseen) if unseen else None
+
+    def screened(self, measurements: Sequence[ClassMeasurement]) -> None:
+        """Learn what classes take alone, once, as soon as that is known."""
+        composer = Composer(self._ledger, measurements)
+        if not composer.can_predict or not self._distributions:
+            return
+        for assignment, latency_ms in self._measured:
+            composer.learn(assignment, latency_ms)
+        self._composer = composer
+        found = composer.likely_best(self._start(), COMPOSITIONS)
+        self._queue.extend(self._ledger.candidate(assignment) for assignment in found)
+
+    def _start(self) -> Assignment:
+        return self._best[1] if self._best else self._ledger.composed({})
+
+    def _composition(self) -> Candidate | None:
+        """Return every second time, once classes are measured, what the composer draws."""
+        self._composed += 1
+        if self._composer is None or self._composed % 2 == 0:
+            return None
+        drawn = self._composer.drawn_best(self._start(), self._random)
+        return None if drawn is None else self._ledger.candidate(drawn)
 
     def _move(self) -> Candidate | None:
         """Return the first move from the best candidate whose plan was never proposed."""
@@ -177,6 +212,9 @@ class OptunaStrategy:
         latency_ms = latency_of(result)
         if latency_ms is None or assignment[PROGRAM] != COMPOSED:
             return
+        self._measured.append((assignment, latency_ms))
+        if self._composer is not None:
+            self._composer.learn(assignment, latency_ms)
         if self._best is None or latency_ms < self._best[0]:
             self._best = (latency_ms, assignment)
 
