@@ -25,9 +25,9 @@ _ATTEMPTS = 2
 class Worker(Protocol):
     """Runs the jobs of one device: `TrialChild` here, or one elsewhere.
 
-    `describe`, `measure`, `screen` and `compare` are called by one thread, the others by any. They raise
-    `JobCancelled` for a job of an epoch that is over, and any other `WorkerError` where the
-    worker itself is lost.
+    `describe`, `measure`, `screen` and `compare` are called by one thread, the others by any.
+    They raise `JobCancelled` for a job of an epoch that is over, and any other `WorkerError`
+    where the worker itself is lost.
     """
 
     def describe(self, job: DescribeJob, epoch: int) -> Description:
