@@ -113,16 +113,14 @@ class TestStudy:
         assert any("10 known from before" in text for text in observer.notices)
 
     @pytest.mark.parametrize("screening", [None, False])
-    def test_is_left_out_on_a_cpu_and_on_request(
-        self, study, spec, dimensions, costly, screening
-    ):
+    def test_is_left_out_on_a_cpu_and_on_request(self, study, spec, dimensions, costly, screening):
         _, pool = study(spec(screening=screening, trials=2), dimensions(), costly(2))
         assert pool.screened == []
 
     def test_takes_no_more_than_its_share_of_the_time(
         self, study, spec, dimensions, costly, observer
     ):
-        asked = spec(screening=True, trials=100, time_budget_s=300.0)
+        asked = spec(screening=True, trials=3, time_budget_s=300.0)
         _, pool = study(asked, dimensions(glue=60, anchors=0), costly(60))
         assert 0 < len(pool.screened) < 15
         assert any("left out for want of time" in text for text in observer.notices)
@@ -143,7 +141,10 @@ class TestStudy:
 
 def test_only_what_is_missing_is_measured(dimensions):
     space = synthetic_description(dimensions(glue=1, anchors=1)).space
-    assert class_choices(space) == {"glue-0": ("torch", "inductor"), "linear-0": ("torch", "cudnn")}
+    assert class_choices(space) == {
+        "glue-0": ("torch", "inductor"),
+        "linear-0": ("torch", "cudnn"),
+    }
     known = [ClassMeasurement(class_id="glue-0", choice=c) for c in ("torch", "inductor")]
     known.append(ClassMeasurement(class_id="linear-0", choice="torch"))
     assert missing_choices(space, known) == {"linear-0": ("cudnn",)}

@@ -25,7 +25,7 @@ from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.trial import Candidate, TrialResult
 
 PATIENCE = 20
-"""So many proposals of the sampler in a row without a new plan, and one is drawn at random."""
+"""How patient the sampler's suggestions are waited for."""
 COMPOSITIONS = 6
 """Of the predicted candidates so many come right behind the bets."""
 
@@ -43,7 +43,8 @@ class OptunaStrategy:
     knowledge.
 
     After the warm starts come the moves from the best candidate so far (`warm_start.moves`): each
-    changes one idea everywhere, and those of a better one follow as soon as it is found.
+    changes one idea everywhere, and those of a better one follow as soon as it is found. The
+    sampler "random" gets neither moves nor draws of a composer: all but its bets is at random.
 
     Once classes are measured alone (`screened`), the compositions that are predicted fastest come
     behind the bets, and every second proposal after that is what a `Composer` draws.
@@ -62,6 +63,8 @@ class OptunaStrategy:
         history: Finished search trials of the study, under whichever version of the space.
         record: Optuna's copy of the study, or None to keep none.
         first: Assignments to try before the warm starts.
+        patience: So many suggestions of the sampler in a row without a new plan, and one is drawn
+            at random.
     """
 
     def __init__(
@@ -74,9 +77,12 @@ class OptunaStrategy:
         history: Iterable[TrialRecord] = (),
         record: OptunaRecord | None = None,
         first: Iterable[Assignment] = (),
+        patience: int = PATIENCE,
     ) -> None:
         self._ledger = ledger
         self._record = record
+        self._patience = patience
+        self._makes_moves = sampler != "random"
         self._pending: dict[int, tuple[Candidate, optuna.Trial | None]] = {}
         self._unrecorded: deque[tuple[int, Assignment, TrialResult]] = deque()
         self._tickets = 0
@@ -123,7 +129,7 @@ class OptunaStrategy:
             neighbour = self._ledger.neighbour(self._best[1], self._random)
             if neighbour is not None:
                 return self._begin(neighbour)
-        for _ in range(PATIENCE if self._distributions else 0):
+        for _ in range(self._patience if self._distributions else 0):
             trial = self._suggest()
             candidate = self._ledger.candidate(self._ledger.composed(trial.params))
             if not self._ledger.is_taken(candidate.plan_key):
@@ -150,14 +156,14 @@ class OptunaStrategy:
     def _composition(self) -> Candidate | None:
         """Return every second time, once classes are measured, what the composer draws."""
         self._composed += 1
-        if self._composer is None or self._composed % 2 == 0:
+        if self._composer is None or not self._makes_moves or self._composed % 2 == 0:
             return None
         drawn = self._composer.drawn_best(self._start(), self._random)
         return None if drawn is None else self._ledger.candidate(drawn)
 
     def _move(self) -> Candidate | None:
         """Return the first move from the best candidate whose plan was never proposed."""
-        if self._best is None:
+        if self._best is None or not self._makes_moves:
             return None
         for assignment in moves(self._ledger.space, self._best[1]):
             if tuple(assignment.values()) not in self._moved:

@@ -23,8 +23,8 @@ from thunder_tune.study.observer import Status
 from thunder_tune.testing.fake_pool import CostTable, FakePool, synthetic_description
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import Description, Setting
-from thunder_tune.values.source import ModelSource
 from thunder_tune.values.screening import Screening
+from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import COMPOSED, FUSER, PROGRAM, Dimension
 from thunder_tune.values.study import StudySpec, baselines_for
 from thunder_tune.values.trial import TrialResult

@@ -15,9 +15,9 @@ from thunder_tune.study.confirmation import ROUNDS
 from thunder_tune.study.observer import Status
 from thunder_tune.values.comparison import Block, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import EXECUTOR, PROGRAM
-from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 
 Shape = Literal["normal", "heavy"]
