@@ -89,5 +89,5 @@ class TestRecord:
         database.save_description("other", changed)
         with pytest.raises(ConflictError, match="'one' is of another program"):
             record(database, ["one", "other"])
-        with pytest.raises(NotFoundError, match="no study"):
+        with pytest.raises(NotFoundError, match="'missing' does not exist"):
             record(database, ["missing"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from thunder_tune.study.plans import PlanLedger
@@ -33,7 +34,7 @@ def synthetic_table(
     for i in range(classes):
         is_glue = i % 2 == 0
         name, choices = (
-            (FUSER + f"glue-{i}", FUSERS) if is_glue else (f"{EXECUTOR}l-{i}", EXECUTORS)
+            (FUSER + f"glue-{i}", FUSERS) if is_glue else (f"{EXECUTOR}linear-{i}", EXECUTORS)
         )
         dimensions.append(Dimension(name=name, family="class", choices=choices))
     dimensions.append(Dimension(name=CUDA_GRAPHS, family="cuda-graphs", choices=("none", "whole")))
@@ -50,7 +51,7 @@ def synthetic_table(
 
     def true_ms(assignment: dict[str, str]) -> float:
         glue = [assignment[d.name] for d in dimensions if d.name.startswith(FUSER)]
-        changes = sum(a != b for a, b in zip(glue, glue[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(glue))
         launches = 1.0 if assignment[CUDA_GRAPHS] == "none" else 0.0
         return (
             sum(inside.get(item, 0.0) for item in assignment.items()) + 0.02 * changes + launches
