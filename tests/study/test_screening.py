@@ -86,6 +86,13 @@ class TestPrediction:
         assert found.ms("linear-0", "broken") > found.ms("linear-0", "torch")
         assert not Alone([]).knows("linear-0")
 
+    def test_a_kernel_saves_what_the_site_took_without_it(self):
+        known = {"none": 3.0, "kernel": 2.0}
+        site = [ClassMeasurement(class_id="s", choice=c, latency_ms=v) for c, v in known.items()]
+        assert Alone(site).saved_ms("s", "kernel") == 1.0
+        assert Alone(site[1:]).saved_ms("s", "kernel") == 0.0
+        assert Alone(site).torch_ms("s") == Alone(site).typical_ms("s") == 2.5
+
     def test_nothing_measured_predicts_nothing(self, ledger):
         assert not Composer(ledger, []).can_predict
 

@@ -40,6 +40,15 @@ class Alone:
         known = self._ms.get(class_id, {})
         return known.get(choice, FAILED * max(known.values(), default=0.0))
 
+    def saved_ms(self, class_id: str, kernel: str) -> float:
+        """Return what a kernel saves of a site that is not rewritten; 0 where that is unknown."""
+        known = self._ms.get(class_id, {})
+        return known[NO_REWRITE] - self.ms(class_id, kernel) if NO_REWRITE in known else 0.0
+
+    def torch_ms(self, class_id: str) -> float:
+        """Return what plain torch takes; the median over the choices where that is unknown."""
+        return self._ms.get(class_id, {}).get("torch", self.typical_ms(class_id))
+
     def typical_ms(self, class_id: str) -> float:
         """Return the median over the choices."""
         known = self._ms.get(class_id)
@@ -97,8 +106,7 @@ class Anatomy:
                 continue
             taken.update(site.ops)
             places[REWRITE + site.class_id, kernel] += 1
-            sum_ms += self._alone.ms(site.class_id, kernel)
-            sum_ms -= self._alone.ms(site.class_id, NO_REWRITE)
+            sum_ms -= self._alone.saved_ms(site.class_id, kernel)
         targets: list[str | None] = []
         for cell in self._cells:
             name = self._dimension[cell.class_id]
@@ -135,7 +143,7 @@ class Anatomy:
         """Return what a cell takes within a site that is not rewritten, as that was measured."""
         is_anchor = self._dimension[cell.class_id].startswith(EXECUTOR)
         if is_anchor:
-            return self._alone.ms(cell.class_id, "torch")
+            return self._alone.torch_ms(cell.class_id)
         return self._alone.typical_ms(cell.class_id)
 
     def _neighbours(self) -> Iterator[tuple[Cell, Cell]]:
