@@ -53,7 +53,7 @@ def screen(job: ScreenJob, bench: Workbench, clock: PhaseClock) -> Screening:
             found += _none(class_id, choices, "its inputs are no tensors")
         else:
             found += _screen_class(place, values, choices, job.fuser, bench, clock)
-    return Screening(measurements=tuple(found), seconds=sum(clock.seconds.values()))
+    return Screening(measurements=tuple(found))
 
 
 def _inputs(

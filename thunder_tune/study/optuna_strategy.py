@@ -25,7 +25,7 @@ from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.trial import Candidate, TrialResult
 
 PATIENCE = 20
-"""How patient the sampler's suggestions are waited for."""
+"""So many proposals of the sampler in a row without a new plan, and one is drawn at random."""
 COMPOSITIONS = 6
 """Of the predicted candidates so many come right behind the bets."""
 

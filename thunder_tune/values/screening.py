@@ -55,7 +55,6 @@ class Screening:
 
     measurements: tuple[ClassMeasurement, ...] = ()
     failure: Failure | None = None
-    seconds: float = 0.0
 
 
 def class_choices(space: SearchSpace) -> dict[str, tuple[str, ...]]:
