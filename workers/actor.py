@@ -10,6 +10,7 @@ from thunder_tune.__about__ import __version__
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.child_process import ChildOptions
 from thunder_tune.workers.team import Arrival
@@ -36,6 +37,10 @@ class TrialActor:
     def measure(self, job: MeasureJob, epoch: int) -> TrialResult:
         """Measure a candidate."""
         return self._child.measure(job, epoch)
+
+    def screen(self, job: ScreenJob, epoch: int) -> Screening:
+        """Measure classes alone."""
+        return self._child.screen(job, epoch)
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int) -> Round:
         """Run a round of a comparison."""

@@ -25,7 +25,7 @@ _HEADER = struct.Struct(">I")
 _CHUNK_BYTES = 2**20
 
 MessageKind = Literal[
-    "identify", "describe", "measure", "compare", "progress", "result", "failure"
+    "identify", "describe", "measure", "screen", "compare", "progress", "result", "failure"
 ]
 
 
@@ -38,8 +38,8 @@ class Message:
     """One frame: a job for the child, or its progress and its final answer.
 
     Attributes:
-        kind: What `body` is: a job ("identify", "describe", "measure", "compare"), a `Progress`,
-            a result (the value that the job's kind asks for) or a `Failure`.
+        kind: What `body` is: a job ("identify", "describe", "measure", "screen", "compare"), a
+            `Progress`, a result (the value that the job's kind asks for) or a `Failure`.
         body: JSON of that value.
         deadline: Of a comparison: reading of the machine's monotonic clock, seconds, after which
             the child begins nothing new.

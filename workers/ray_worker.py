@@ -14,6 +14,7 @@ from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 from thunder_tune.workers.actor import CONTROL, TrialActor
 from thunder_tune.workers.child_process import ChildOptions
@@ -101,6 +102,12 @@ class RayWorker:
         self._join_team(job.setting, epoch)
         result: TrialResult = self._call("measure", job, epoch)
         return result
+
+    def screen(self, job: ScreenJob, epoch: int) -> Screening:
+        """Measure classes alone."""
+        self._join_team(job.setting, epoch)
+        screening: Screening = self._call("screen", job, epoch)
+        return screening
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int) -> Round:
         """Run a round of a comparison."""

@@ -31,11 +31,13 @@ from thunder_tune.values.job import (
     MeasureJob,
     Setting,
 )
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import Failure, Timing, TrialResult
 from thunder_tune.workers.attempt import Attempt
 from thunder_tune.workers.comparison import run_round
 from thunder_tune.workers.containment import contained
 from thunder_tune.workers.failures import FAULTS, classify, is_sticky
+from thunder_tune.workers.screening import screen
 from thunder_tune.workers.undescribed import undescribed
 from thunder_tune.workers.workbench import PhaseClock, Workbench
 
@@ -128,6 +130,19 @@ class TrialSession:
             captures=self._bench.captures if self._bench else 0,
         )
 
+    def screen(self, job: ScreenJob, tell: Tell) -> Screening:
+        """Measure choices of classes alone; see `thunder_tune.workers.screening`."""
+        clock = _clock(job, tell)
+        try:
+            bench = self._workbench(job.setting, clock)
+            with contained(self._spend):
+                found = screen(job, bench, clock)
+        except FAULTS as error:
+            found = Screening(failure=self._fault(error, classify(error, clock.phase)))
+        self._tidy(failed=found.failure is not None)
+        self._settle()
+        return found
+
     def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:
         """Run one round; see `thunder_tune.workers.comparison`."""
         clock = _clock(job, tell)
@@ -214,7 +229,7 @@ def _uses_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has none
 
 
-def _clock(job: Job, tell: Tell) -> PhaseClock:
+def _clock(job: Job | ScreenJob, tell: Tell) -> PhaseClock:
     """Return the clock of a job; what times kernels during it has the device to itself."""
     clock = PhaseClock(tell, job.setting.source.device)
     if job.setting.source.device == "cuda":

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.team import OtherMachine
 from thunder_tune.workers.trial_child import JobCancelled
@@ -25,9 +26,9 @@ _ATTEMPTS = 2
 class Worker(Protocol):
     """Runs the jobs of one device: `TrialChild` here, or one elsewhere.
 
-    `describe`, `measure` and `compare` are called by one thread, the others by any. They raise
-    `JobCancelled` for a job of an epoch that is over, `OtherMachine` where the worker must not
-    be used, and any other `WorkerError` where the worker itself is lost.
+    `describe`, `measure`, `screen` and `compare` are called by one thread, the others by any.
+    They raise `JobCancelled` for a job of an epoch that is over, `OtherMachine` where the worker
+    must not be used, and any other `WorkerError` where the worker itself is lost.
     """
 
     def describe(self, job: DescribeJob, epoch: int) -> Description:
@@ -35,6 +36,9 @@ class Worker(Protocol):
 
     def measure(self, job: MeasureJob, epoch: int) -> TrialResult:
         """Measure a candidate."""
+
+    def screen(self, job: ScreenJob, epoch: int) -> Screening:
+        """Measure classes alone."""
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int) -> Round:
         """Run a round of a comparison."""
@@ -57,7 +61,7 @@ class _Task:
     epoch: int
     run: Callable[[Worker, int], Any]
     when_lost: Callable[[Failure], Any]
-    is_trial: bool = False
+    is_awaited: bool = False
     attempts: int = 0
     is_over: bool = False
     outcome: Any = None
@@ -120,20 +124,24 @@ class SlotPool:
         outcome: Description = self._await(self._enqueue(run, lost))
         return outcome
 
-    def submit(self, job: MeasureJob) -> int:
-        """Queue a candidate; returns its ticket."""
+    def submit(self, job: MeasureJob | ScreenJob) -> int:
+        """Queue a candidate, or classes to measure alone; returns its ticket."""
 
-        def lost(failure: Failure) -> TrialResult:
+        def lost(failure: Failure) -> TrialResult | Screening:
+            if isinstance(job, ScreenJob):
+                return Screening(failure=failure)
             return TrialResult(
                 candidate=job.candidate, role=job.role, state="failed", failure=failure
             )
 
-        def run(worker: Worker, epoch: int) -> TrialResult:
+        def run(worker: Worker, epoch: int) -> TrialResult | Screening:
+            if isinstance(job, ScreenJob):
+                return worker.screen(job, epoch)
             return worker.measure(job, epoch)
 
-        return self._enqueue(run, lost, is_trial=True).ticket
+        return self._enqueue(run, lost, is_awaited=True).ticket
 
-    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult]]:
+    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult | Screening]]:
         """Return what finished; at once where nothing is queued or running."""
         with self._changed:
             self._changed.wait_for(self._has_news, timeout_s)
@@ -187,14 +195,14 @@ class SlotPool:
         run: Callable[[Worker, int], Any],
         when_lost: Callable[[Failure], Any],
         *,
-        is_trial: bool = False,
+        is_awaited: bool = False,
     ) -> _Task:
         with self._changed:
             if self._is_closing:
                 raise WorkerError("the pool is closed")
             if self._broken is not None:
                 raise WorkerError(f"no worker is left: {self._broken}")
-            task = _Task(next(self._tickets), self._epoch, run, when_lost, is_trial)
+            task = _Task(next(self._tickets), self._epoch, run, when_lost, is_awaited)
             self._queue.append(task)
             self._changed.notify_all()
             return task
@@ -242,7 +250,7 @@ class SlotPool:
         with self._changed:
             self._running.discard(task)
             task.outcome, task.error, task.is_over = outcome, error, True
-            if task.is_trial and not isinstance(error, JobCancelled):
+            if task.is_awaited and not isinstance(error, JobCancelled):
                 self._finished.append(task)
             self._changed.notify_all()
 

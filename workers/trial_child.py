@@ -20,6 +20,7 @@ from thunder_tune.errors import WorkerError
 from thunder_tune.values.comparison import NOT_REACHED, Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.space import COMPOSED, PROGRAM
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.child_process import ChildOptions, ChildProcess
@@ -105,6 +106,12 @@ class TrialChild:
             process_id=done.process_id,
             started_at=started_at,
         )
+
+    def screen(self, job: ScreenJob, epoch: int = 0) -> Screening:
+        """Measure classes alone; a fault of the child is in `Screening.failure`."""
+        done = self._run(Message.of("screen", job), Screening, job.setting, epoch)
+        found = done.value or Screening(failure=done.failure)
+        return replace(found, failure=done.logged(found.failure))
 
     def compare(self, job: CompareJob, timeout_s: float, epoch: int = 0) -> Round:
         """Run one round; anew, as long as there is time, without who took the process down."""

@@ -20,6 +20,7 @@ from typing import Protocol
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Progress
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import Failure, TrialResult
 from thunder_tune.workers.child_process import DUMP_SIGNAL, SESSION
 from thunder_tune.workers.failures import classify
@@ -51,6 +52,9 @@ class Session(Protocol):
 
     def measure(self, job: MeasureJob, tell: Tell) -> TrialResult:
         """Build, judge and time one candidate."""
+
+    def screen(self, job: ScreenJob, tell: Tell) -> Screening:
+        """Measure choices of a few classes, each alone."""
 
     def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:
         """Time all contenders in interleaved blocks, beginning nothing after `deadline`."""
@@ -105,6 +109,8 @@ def _answer(message: Message, session: Session, tell: Tell) -> object:
             return session.describe(message.read(DescribeJob), tell)
         if message.kind == "measure":
             return session.measure(message.read(MeasureJob), tell)
+        if message.kind == "screen":
+            return session.screen(message.read(ScreenJob), tell)
         deadline = float("inf") if message.deadline is None else message.deadline
         return session.compare(message.read(CompareJob), tell, deadline)
     except Exception as error:

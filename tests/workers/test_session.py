@@ -15,6 +15,7 @@ from thunder_tune.values.job import (
     Setting,
     TimingRequest,
 )
+from thunder_tune.values.screening import ScreenJob, class_choices
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import COMPOSED, CUDA_GRAPHS, EXECUTOR, PROGRAM
 from thunder_tune.values.trial import Candidate
@@ -172,3 +173,25 @@ def test_a_model_that_hangs_is_ended_and_a_good_one_follows(pool):
     assert failure is not None
     assert (failure.kind, failure.phase) == ("timeout", "check")
     assert measure(pool, EAGER).state == "complete"
+
+
+def test_measures_classes_alone(pool, description):
+    """What cannot be measured has its reason, the others are measured all the same."""
+    known = list(class_choices(description.space))
+    choices = {**dict.fromkeys(known, ("torch", "no-such-executor")), "glue-none": ("torch",)}
+    pool.submit(ScreenJob(setting=setting(), choices=choices))
+    ((_, found),) = pool.wait(PATIENCE_S)
+    assert found.failure is None
+    by_choice = {(m.class_id, m.choice): m for m in found.measurements}
+    assert len(by_choice) == 2 * len(known) + 1
+    for class_id in known:
+        assert by_choice[class_id, "torch"].latency_ms > 0.0
+        assert by_choice[class_id, "no-such-executor"].failure
+    assert "not in this program" in by_choice["glue-none", "torch"].failure
+
+
+def test_classes_of_a_model_that_raises_have_its_failure(pool):
+    pool.submit(ScreenJob(setting=setting("Raises"), choices={"linear-0": ("torch",)}))
+    ((_, found),) = pool.wait(PATIENCE_S)
+    assert found.failure.kind == "model"
+    assert found.measurements == ()

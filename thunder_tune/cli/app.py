@@ -14,6 +14,8 @@ from thunder_tune.cli import (
     database_commands,
     doctor_command,
     explain_command,
+    record_command,
+    regions_command,
     report_command,
     repro_command,
     run_command,
@@ -42,6 +44,8 @@ app.command("studies")(study_commands.studies)
 app.command("status")(study_commands.status)
 app.command("best")(study_commands.best)
 app.command("show")(study_commands.show)
+app.command("regions")(regions_command.regions)
+app.command("record")(record_command.record)
 app.command("export")(study_commands.export)
 app.command("bench")(bench_command.bench)
 app.command("verify")(verify_command.verify)

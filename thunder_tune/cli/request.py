@@ -52,6 +52,7 @@ class BudgetFlags:
     trials: int | None = None
     time_budget: str | None = None
     workers: int | None = None
+    screening: bool | None = None
 
 
 def setting_of(flags: ModelFlags, *, log_folder: str = "") -> Setting:
@@ -173,6 +174,7 @@ def new_spec(name: str | None, flags: ModelFlags, budget: BudgetFlags) -> StudyS
         time_budget_s=seconds_of(budget.time_budget) if budget.time_budget else None,
         seed=flags.seed or 0,
         workers=_workers(budget.workers),
+        screening=budget.screening,
     )
 
 
@@ -229,6 +231,8 @@ def resumed_spec(stored: StudySpec, flags: ModelFlags, budget: BudgetFlags) -> S
             "setting; resume it with --study alone, or name another study"
         )
     spec = replace(stored, workers=_workers(budget.workers))
+    if budget.screening is not None:
+        spec = replace(spec, screening=budget.screening)
     if budget.trials is not None:
         spec = replace(spec, trials=budget.trials)
     if budget.time_budget is not None:

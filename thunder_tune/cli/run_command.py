@@ -60,6 +60,13 @@ def run(
     metric: options.Metric = None,
     metric_min: options.MetricMin = None,
     preset: options.Preset = None,
+    screening: Annotated[
+        bool | None,
+        typer.Option(
+            "--screening/--no-screening",
+            help="Measure the choices of each class alone first. [on a GPU]",
+        ),
+    ] = None,
     workers: options.Workers = None,
     ray_address: options.RayAddress = None,
     out: options.Out = None,
@@ -88,7 +95,9 @@ def run(
         preset=preset,
         seed=seed,
     )
-    budget = BudgetFlags(trials=trials, time_budget=time_budget, workers=workers)
+    budget = BudgetFlags(
+        trials=trials, time_budget=time_budget, workers=workers, screening=screening
+    )
     if model is None and study is None:
         raise InputError("--model is missing: name a model of `thunder-tune models` or a factory")
     new = None if model is None else new_specs(study, flags, budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -196,7 +196,7 @@ def show(
     """Print the trials of a study, and its failures by cause."""
     with services.database(storage) as database:
         found = [
-            (name, database.study(name).state, database.trials(name))
+            (name, database.study(name).state, database.trials(name), _predicted(database, name))
             for name in _studies_of(database, study)
         ]
         drawn = [] if as_json else [_plots(database, name) for name, *_rest in found]
@@ -217,14 +217,27 @@ def _plots(database: Database, study: str) -> list[str]:
     return ["\n".join(lines) for lines in (plots.bars(table), plots.trade_off(table)) if lines]
 
 
-def _study_document(study: str, state: str, trials: Sequence[TrialRecord]) -> Document:
+def _predicted(database: Database, study: str) -> dict[int, float]:
+    """Return what composed trials were predicted to take from classes measured alone."""
+    from thunder_tune.study.composition import predictions
+
+    description = database.description(study)
+    if description is None or not description.program.is_captured:
+        return {}
+    known = database.screening(description.fingerprint.strict_key)
+    return predictions(description, known, database.trials(study, "search")) if known else {}
+
+
+def _study_document(
+    study: str, state: str, trials: Sequence[TrialRecord], predicted: Mapping[int, float]
+) -> Document:
     from thunder_tune.storage.listing import trial_document
 
     groups = failure_groups([t.result for t in trials])
     return {
         "study": study,
         "state": state,
-        "trials": [trial_document(t) for t in trials],
+        "trials": [{**trial_document(t), "predicted_ms": predicted.get(t.number)} for t in trials],
         "failures": [
             {"kind": f.kind, "message": f.message, "times": n, "log": f.log or None}
             for f, n in groups
@@ -232,10 +245,16 @@ def _study_document(study: str, state: str, trials: Sequence[TrialRecord]) -> Do
     }
 
 
-def _show(study: str, state: str, trials: Sequence[TrialRecord], plots: Sequence[str]) -> None:
+def _show(
+    study: str,
+    state: str,
+    trials: Sequence[TrialRecord],
+    predicted: Mapping[int, float],
+    plots: Sequence[str],
+) -> None:
     from thunder_tune.cli import tables
 
-    numbers = ("number", "latency ms", "95 % interval", "error", "first call s")
+    numbers = ("number", "predicted ms", "latency ms", "95 % interval", "error", "first call s")
     made = tables.table(
         f"Study {study}: {state}",
         "number",
@@ -255,6 +274,7 @@ def _show(study: str, state: str, trials: Sequence[TrialRecord], plots: Sequence
             t.result.role,
             t.result.state,
             t.result.candidate.assignment.get(PROGRAM, COMPOSED),
+            tables.milliseconds(predicted.get(t.number)),
             tables.milliseconds(timing.latency_ms if timing else None),
             f"{tables.milliseconds(lo)}-{tables.milliseconds(hi)}" if timing else "-",
             f"{accuracy.error_ratio:.3g}" if accuracy else "-",

@@ -13,6 +13,7 @@ from thunder_tune.storage import (
     outlines,
     recipes,
     schema,
+    screenings,
     studies,
     transfer,
     trials,
@@ -33,6 +34,7 @@ from thunder_tune.values.anatomy import Anatomy
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import Description, Setting
 from thunder_tune.values.recipe import Recipe
+from thunder_tune.values.screening import ClassMeasurement
 from thunder_tune.values.study import StudySpec, StudyState
 from thunder_tune.values.trial import Role, TrialResult
 
@@ -228,6 +230,19 @@ class Database:
         return self._sessions.read(
             lambda session: trials.reusable_baselines(session, description, setting)
         )
+
+    def save_screening(self, environment_key: str, found: Sequence[ClassMeasurement]) -> None:
+        """Store choices of classes measured alone, for every study on that machine.
+
+        Args:
+            environment_key: Strict key of the machine and its versions.
+            found: A choice that is stored already is replaced.
+        """
+        self._sessions.write(lambda session: screenings.save(session, environment_key, found))
+
+    def screening(self, environment_key: str) -> list[ClassMeasurement]:
+        """Return every choice of a class measured alone on a machine with its versions."""
+        return self._sessions.read(lambda session: screenings.of_machine(session, environment_key))
 
     def save_comparison(self, study: str, comparison: Comparison) -> None:
         """Store a confirmation with every block of every round; earlier ones are kept."""

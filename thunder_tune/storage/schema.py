@@ -16,7 +16,7 @@ from thunder_tune.storage.tables import PREFIX
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0003"
+HEAD = "0004"
 """Newest revision in `migrations/versions`: a database that has it needs no Alembic at all."""
 
 VERSION_TABLE = "tt_alembic_version"

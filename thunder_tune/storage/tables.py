@@ -185,6 +185,19 @@ class FailureRow(Base):
     document: Mapped[str] = mapped_column(Text)
 
 
+class ClassMeasurementRow(Base):
+    """A choice of a class measured alone; the key is its fingerprint, whatever the model."""
+
+    __tablename__ = "tt_class_measurements"
+
+    environment_key: Mapped[str] = mapped_column(DIGEST, primary_key=True)
+    class_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    choice: Mapped[str] = mapped_column(String(64), primary_key=True)
+    latency_ms: Mapped[float | None] = mapped_column(Double)
+    document: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
 class ComparisonRow(Base):
     """A confirmation with every block of every round."""
 

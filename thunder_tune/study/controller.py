@@ -25,6 +25,7 @@ from thunder_tune.study.pool import WorkerPool
 from thunder_tune.study.recipes import make_recipe
 from thunder_tune.study.resume import check_resumable
 from thunder_tune.study.samplers import check_sampler
+from thunder_tune.study.screening import Screener
 from thunder_tune.study.shapes import carried, check_shapes_differ
 from thunder_tune.study.strategy import Strategy
 from thunder_tune.study.verdict import judge, measured
@@ -32,6 +33,7 @@ from thunder_tune.study.waiting import call_while_ticking
 from thunder_tune.values.comparison import Comparison
 from thunder_tune.values.job import DescribeJob, Description
 from thunder_tune.values.recipe import TunedPlan
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.study import Outcome, StudySpec, StudyState, TrialCounts, Winner
 from thunder_tune.values.trial import TrialResult
 
@@ -189,11 +191,16 @@ class _Run:
             ledger.take(candidate.plan_key)  # never for the search, measured or not
         baselines = deque(candidate for name, candidate in wanted.items() if name not in known)
         strategy = self._strategy = self._new_strategy(ledger, description)
+        screener = self._new_screener(ledger, description)
 
-        def next_job() -> Flight | None:
+        def next_job() -> Flight | ScreenJob | None:
             if baselines:
                 is_late = self._budget.is_spent
                 return None if is_late else Flight(candidate=baselines.popleft(), role="baseline")
+            if screener is not None and (job := screener.next_job()) is not None:
+                self._stage = "screening"
+                return job
+            compose()
             self._stage = "search"
             self._stopped = self._why_stop()
             proposal = None if self._stopped else strategy.ask()
@@ -211,7 +218,20 @@ class _Run:
             self._tick()
             return strategy.catch_up()
 
-        cancelled = self._dispatcher.drive(next_job=next_job, learn=learn, tick=tick)
+        def screened(screening: Screening) -> None:
+            if screener is not None:
+                screener.learn(screening)
+
+        def compose() -> None:
+            nonlocal screener
+            if screener is not None and not self._dispatcher.is_screening:
+                strategy.screened(screener.known)
+                self._notice(screener.summary())
+                screener = None
+
+        cancelled = self._dispatcher.drive(
+            next_job=next_job, learn=learn, screened=screened, tick=tick
+        )
         while tick():
             pass
         cut_short = [flight for flight in cancelled if flight.role == "search"]
@@ -238,6 +258,12 @@ class _Run:
             record=self._optuna,
             first=carried(self._others, ledger, self._spec.setting.source.device),
         )
+
+    def _new_screener(self, ledger: PlanLedger, description: Description) -> Screener | None:
+        if not self._spec.screens or not ledger.open_dimensions:
+            return None
+        known = self._database.screening(description.fingerprint.strict_key)
+        return Screener(self._spec.setting, description, known=known, budget=self._budget)
 
     def _reuse_baselines(self, description: Description) -> dict[str, TrialResult]:
         """Return the baselines that need no measuring, those of other studies stored here too."""

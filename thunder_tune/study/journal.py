@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from thunder_tune.storage import Database, TrialRecord
 from thunder_tune.study.objective import latency_of
 from thunder_tune.study.observer import Observer
+from thunder_tune.values.screening import Screening
 from thunder_tune.values.study import TrialCounts
 from thunder_tune.values.trial import Role, TrialResult
 
@@ -48,6 +49,10 @@ class Journal:
         )
         self._observer.on_result(number, result)
         return number
+
+    def store_screening(self, screening: Screening) -> None:
+        """Store what classes take alone, for every study on this machine."""
+        self._database.save_screening(self.environment_key, screening.measurements)
 
     def reload(self) -> None:
         """Read the records anew: an interrupted `store` may have come through or not."""

@@ -16,7 +16,7 @@ class Status:
     """Where a study stands.
 
     Attributes:
-        stage: "describe", "baselines", "search", "confirmation" or "done".
+        stage: "describe", "baselines", "screening", "search", "confirmation" or "done".
         counts: Search trials by outcome.
         best_ms: Best search-time latency of a complete candidate.
         best_baseline_ms: Best search-time latency of a baseline.

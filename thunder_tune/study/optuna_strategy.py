@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import optuna
@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
 from thunder_tune.storage import TrialRecord
+from thunder_tune.study.composition import Composer
 from thunder_tune.study.history import encode
 from thunder_tune.study.objective import latency_of
 from thunder_tune.study.optuna_record import OptunaRecord, frozen_trial
@@ -19,11 +20,14 @@ from thunder_tune.study.plans import PlanLedger
 from thunder_tune.study.samplers import make_sampler
 from thunder_tune.study.strategy import Proposal
 from thunder_tune.study.warm_start import moves, warm_starts
+from thunder_tune.values.screening import ClassMeasurement
 from thunder_tune.values.space import COMPOSED, PROGRAM, Assignment
 from thunder_tune.values.trial import Candidate, TrialResult
 
 PATIENCE = 20
 """So many proposals of the sampler in a row without a new plan, and one is drawn at random."""
+COMPOSITIONS = 6
+"""Of the predicted candidates so many come right behind the bets."""
 
 
 class OptunaStrategy:
@@ -39,7 +43,11 @@ class OptunaStrategy:
     knowledge.
 
     After the warm starts come the moves from the best candidate so far (`warm_start.moves`): each
-    changes one idea everywhere, and those of a better one follow as soon as it is found.
+    changes one idea everywhere, and those of a better one follow as soon as it is found. The
+    sampler "random" gets neither moves nor draws of a composer: all but its bets is at random.
+
+    Once classes are measured alone (`screened`), the compositions that are predicted fastest come
+    behind the bets, and every second proposal after that is what a `Composer` draws.
 
     With TPE every second suggestion is a neighbour of the best candidate so far instead, one or
     two choices away. TPE redraws about a fifth of all dimensions for each suggestion, which
@@ -55,6 +63,8 @@ class OptunaStrategy:
         history: Finished search trials of the study, under whichever version of the space.
         record: Optuna's copy of the study, or None to keep none.
         first: Assignments to try before the warm starts.
+        patience: So many suggestions of the sampler in a row without a new plan, and one is drawn
+            at random.
     """
 
     def __init__(
@@ -67,9 +77,12 @@ class OptunaStrategy:
         history: Iterable[TrialRecord] = (),
         record: OptunaRecord | None = None,
         first: Iterable[Assignment] = (),
+        patience: int = PATIENCE,
     ) -> None:
         self._ledger = ledger
         self._record = record
+        self._patience = patience
+        self._makes_moves = sampler != "random"
         self._pending: dict[int, tuple[Candidate, optuna.Trial | None]] = {}
         self._unrecorded: deque[tuple[int, Assignment, TrialResult]] = deque()
         self._tickets = 0
@@ -79,6 +92,8 @@ class OptunaStrategy:
             d.name: CategoricalDistribution(d.choices) for d in ledger.open_dimensions
         }
         self._best: tuple[float, Assignment] | None = None
+        self._composer: Composer | None = None
+        self._measured: list[tuple[Assignment, float]] = []
         past = list(history)
         # A resumed study must not repeat the draws of its first run.
         self._random = Random(seed * 1_000_003 + len(past))
@@ -90,6 +105,7 @@ class OptunaStrategy:
         postponed = record.take_postponed() if record else []
         self._refines = sampler == "tpe"
         self._asked = 0
+        self._composed = 0
         self._is_exhausted = False
         queue = (*postponed, *first, *warm_starts(ledger))
         self._queue = deque(ledger.candidate(assignment) for assignment in queue)
@@ -100,6 +116,9 @@ class OptunaStrategy:
             candidate = self._queue.popleft()
             if not self._ledger.is_taken(candidate.plan_key):
                 return self._begin(candidate)
+        composition = self._composition()
+        if composition is not None:
+            return self._begin(composition)
         move = self._move()
         if move is not None:
             return self._begin(move)
@@ -110,7 +129,7 @@ class OptunaStrategy:
             neighbour = self._ledger.neighbour(self._best[1], self._random)
             if neighbour is not None:
                 return self._begin(neighbour)
-        for _ in range(PATIENCE if self._distributions else 0):
+        for _ in range(self._patience if self._distributions else 0):
             trial = self._suggest()
             candidate = self._ledger.candidate(self._ledger.composed(trial.params))
             if not self._ledger.is_taken(candidate.plan_key):
@@ -120,9 +139,31 @@ class OptunaStrategy:
         self._is_exhausted = unseen is None
         return self._begin(unseen) if unseen else None
 
+    def screened(self, measurements: Sequence[ClassMeasurement]) -> None:
+        """Learn what classes take alone, once, as soon as that is known."""
+        composer = Composer(self._ledger, measurements)
+        if not composer.can_predict or not self._distributions:
+            return
+        for assignment, latency_ms in self._measured:
+            composer.learn(assignment, latency_ms)
+        self._composer = composer
+        found = composer.likely_best(self._start(), COMPOSITIONS)
+        self._queue.extend(self._ledger.candidate(assignment) for assignment in found)
+
+    def _start(self) -> Assignment:
+        return self._best[1] if self._best else self._ledger.composed({})
+
+    def _composition(self) -> Candidate | None:
+        """Return every second time, once classes are measured, what the composer draws."""
+        self._composed += 1
+        if self._composer is None or not self._makes_moves or self._composed % 2 == 0:
+            return None
+        drawn = self._composer.drawn_best(self._start(), self._random)
+        return None if drawn is None else self._ledger.candidate(drawn)
+
     def _move(self) -> Candidate | None:
         """Return the first move from the best candidate whose plan was never proposed."""
-        if self._best is None:
+        if self._best is None or not self._makes_moves:
             return None
         for assignment in moves(self._ledger.space, self._best[1]):
             if tuple(assignment.values()) not in self._moved:
@@ -182,6 +223,9 @@ class OptunaStrategy:
         latency_ms = latency_of(result)
         if latency_ms is None or assignment[PROGRAM] != COMPOSED:
             return
+        self._measured.append((assignment, latency_ms))
+        if self._composer is not None:
+            self._composer.learn(assignment, latency_ms)
         if self._best is None or latency_ms < self._best[0]:
             self._best = (latency_ms, assignment)
 

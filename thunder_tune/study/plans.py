@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import product
 from random import Random
@@ -18,6 +18,8 @@ ENUMERABLE = 4096
 RANDOM_DRAWS = 500
 """In a larger space, so many random assignments without a new plan mean that none is left."""
 
+SWEEPS = 3
+"""Rounds over all dimensions that a descent takes at most."""
 NEIGHBOUR_DRAWS = 30
 CHANGED = (1, 1, 2)
 """How many choices a neighbour changes, each as likely: a pair crosses what one alone cannot."""
@@ -113,6 +115,40 @@ class PlanLedger:
             if not self.is_taken(candidate.plan_key):
                 return candidate
         return None
+
+    def cheapest(
+        self, cost: Callable[[Assignment], float], start: Assignment, count: int
+    ) -> list[dict[str, str]]:
+        """Return composed assignments of plans never taken that a model says cost least.
+
+        A descent from `start`, one dimension after the other; what it looks at on its way counts.
+
+        Args:
+            cost: Of a complete assignment, cheap to compute.
+            start: A complete composed assignment.
+            count: At most so many, distinct plans, the cheapest first.
+        """
+        at, least = dict(start), cost(start)
+        seen = {tuple(at.values()): (least, at)}
+        for _ in range(SWEEPS):
+            before = least
+            for d in self.open_dimensions:
+                for choice in d.choices:
+                    changed = {**at, d.name: choice}
+                    if tuple(changed.values()) not in seen:
+                        seen[tuple(changed.values())] = (cost(changed), changed)
+                options = [seen[tuple({**at, d.name: c}.values())] for c in d.choices]
+                least, at = min(options, key=lambda option: option[0])
+            if least >= before:
+                break
+        found: dict[str, dict[str, str]] = {}
+        for _, assignment in sorted(seen.values(), key=lambda option: option[0]):
+            candidate = self.candidate(assignment)
+            if not self.is_taken(candidate.plan_key):
+                found.setdefault(candidate.plan_key, assignment)
+            if len(found) >= count:
+                break
+        return list(found.values())
 
     def _is_enumerable(self) -> bool:
         return math.prod(len(d.choices) for d in self.open_dimensions) <= ENUMERABLE

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from thunder_tune.values.comparison import Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.trial import TrialResult
 
 
@@ -24,10 +25,10 @@ class WorkerPool(Protocol):
     def describe(self, job: DescribeJob) -> Description:
         """Capture the model on a worker and return its program and search space."""
 
-    def submit(self, job: MeasureJob) -> int:
+    def submit(self, job: MeasureJob | ScreenJob) -> int:
         """Start a job on a free worker, or queue it; returns a ticket."""
 
-    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult]]:
+    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult | Screening]]:
         """Return the jobs finished since the last call, waiting for the first of them.
 
         An empty list says that none finished within `timeout_s` seconds.

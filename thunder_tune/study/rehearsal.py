@@ -16,6 +16,7 @@ from thunder_tune.study.pool import WorkerPool
 from thunder_tune.study.waiting import TICK_S
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.job import MeasureJob, Setting
+from thunder_tune.values.screening import Screening
 from thunder_tune.values.space import PROGRAM
 from thunder_tune.values.trial import Candidate, Failure
 
@@ -78,7 +79,9 @@ def rehearse(
             is_over = left_s <= 0.0  # what is ready by now still counts
             for ticket, result in pool.wait(max(0.0, min(TICK_S, left_s))):
                 name = waiting.pop(ticket, None)
-                if name is None:  # of an earlier rehearsal that was cut short
+                if name is None or isinstance(
+                    result, Screening
+                ):  # of an earlier rehearsal that was cut short
                     continue
                 if result.failure is not None:
                     shown.failures[name] = result.failure

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from thunder_tune.values.screening import ClassMeasurement
 from thunder_tune.values.trial import Candidate, TrialResult
 
 
@@ -27,6 +29,9 @@ class Strategy(Protocol):
 
     def tell(self, ticket: int, number: int, result: TrialResult) -> None:
         """Learn the outcome of a proposal, which is trial `number` of the study."""
+
+    def screened(self, measurements: Sequence[ClassMeasurement]) -> None:
+        """Learn what classes take alone, once, as soon as that is known."""
 
     def postpone(self, ticket: int) -> None:
         """Take back a proposal that was not finished: the next run of the study measures it."""

@@ -11,6 +11,7 @@ from thunder_tune.values.comparison import Block, Contender, Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob
 from thunder_tune.values.program import Cell, CellClass, Op, Program, TensorSpec
+from thunder_tune.values.screening import ClassMeasurement, Screening, ScreenJob
 from thunder_tune.values.space import COMPOSED, EXECUTOR, FUSER, PROGRAM, Dimension, SearchSpace
 from thunder_tune.values.trial import (
     Accuracy,
@@ -172,13 +173,15 @@ class FakePool:
         self.costs = costs
         self.clock = clock or FakeClock()
         self.submitted: list[MeasureJob] = []
+        self.screened: list[ScreenJob] = []
         self.compared: list[CompareJob] = []
         self.cancelled: list[Candidate] = []
         self.is_closed = False
         self._capacity = capacity
         self._random = Random(seed)
-        self._running: dict[int, tuple[float, MeasureJob]] = {}
-        self._queued: list[tuple[int, MeasureJob]] = []
+        self._running: dict[int, tuple[float, MeasureJob | ScreenJob]] = {}
+        self._queued: list[tuple[int, MeasureJob | ScreenJob]] = []
+        self._tickets = 0
         self._calls = 0
         self._interrupt_at = interrupt_at
 
@@ -193,23 +196,26 @@ class FakePool:
         self.clock.now_s += 2.0
         return self.description
 
-    def submit(self, job: MeasureJob) -> int:
+    def submit(self, job: MeasureJob | ScreenJob) -> int:
         """Start or queue a job."""
         self._count()
-        self.submitted.append(job)
-        ticket = len(self.submitted)
-        self._queued.append((ticket, job))
+        if isinstance(job, ScreenJob):
+            self.screened.append(job)
+        else:
+            self.submitted.append(job)
+        self._tickets += 1
+        self._queued.append((self._tickets, job))
         self._start()
-        return ticket
+        return self._tickets
 
-    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult]]:
+    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult | Screening]]:
         """Move the clock to the next finished job, at most by `timeout_s`."""
         self._count()
         until = self.clock.now_s + timeout_s
         first = min((end for end, _ in self._running.values()), default=float("inf"))
         self.clock.now_s = max(self.clock.now_s, min(first, until))
         ended = [t for t, (end, _) in self._running.items() if end <= self.clock.now_s]
-        finished = [(ticket, self._result(self._running.pop(ticket)[1])) for ticket in ended]
+        finished = [(ticket, self._answer(self._running.pop(ticket)[1])) for ticket in ended]
         self._start()
         return finished
 
@@ -254,8 +260,8 @@ class FakePool:
 
     def cancel(self) -> None:
         """Forget what runs or is queued."""
-        self.cancelled += [job.candidate for _, job in self._running.values()]
-        self.cancelled += [job.candidate for _, job in self._queued]
+        jobs = [job for _, job in (*self._running.values(), *self._queued)]
+        self.cancelled += [job.candidate for job in jobs if isinstance(job, MeasureJob)]
         self._running.clear()
         self._queued.clear()
 
@@ -272,7 +278,7 @@ class FakePool:
     def _start(self) -> None:
         while self._queued and len(self._running) < self._capacity:
             ticket, job = self._queued.pop(0)
-            hangs = self.costs.does_hang(job.candidate.assignment)
+            hangs = isinstance(job, MeasureJob) and self.costs.does_hang(job.candidate.assignment)
             end = float("inf") if hangs else self.clock.now_s + self.costs.build_s + 1.0
             self._running[ticket] = (end, job)
 
@@ -291,6 +297,28 @@ class FakePool:
         if any(choice in self.costs.inaccurate for choice in contender.assignment.items()):
             return Failure(kind="wrong", phase="check", message="planted error")
         return None
+
+    def _answer(self, job: MeasureJob | ScreenJob) -> TrialResult | Screening:
+        return self._screening(job) if isinstance(job, ScreenJob) else self._result(job)
+
+    def _screening(self, job: ScreenJob) -> Screening:
+        """Measure choices alone: a hundred milliseconds, and what the choice adds."""
+        return Screening(
+            measurements=tuple(
+                ClassMeasurement(
+                    class_id=class_id,
+                    choice=choice,
+                    latency_ms=100.0
+                    + sum(
+                        ms
+                        for (name, c), ms in self.costs.choices.items()
+                        if (name.partition(":")[2], c) == (class_id, choice)
+                    ),
+                )
+                for class_id, choices in job.choices.items()
+                for choice in choices
+            )
+        )
 
     def _result(self, job: MeasureJob) -> TrialResult:
         failure = self.costs.failure(job.candidate.assignment)

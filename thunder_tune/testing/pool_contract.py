@@ -19,6 +19,7 @@ from thunder_tune.study.pool import WorkerPool
 from thunder_tune.testing.scripted_session import ACT, AT
 from thunder_tune.values.comparison import Contender
 from thunder_tune.values.job import CompareJob, DescribeJob, Limits, MeasureJob, Setting
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.trial import Candidate, TrialResult
 
@@ -47,7 +48,7 @@ def collect(pool: WorkerPool, count: int) -> dict[int, TrialResult]:
     results: dict[int, TrialResult] = {}
     deadline = time.monotonic() + PATIENCE_S
     while len(results) < count and time.monotonic() < deadline:
-        results.update(pool.wait(1.0))
+        results.update((t, r) for t, r in pool.wait(1.0) if isinstance(r, TrialResult))
     return results
 
 
@@ -147,6 +148,20 @@ class WorkerPoolContract:
         round_ = pool.compare(job, 0.0)
         assert {n: f.kind for n, f in round_.failures.items()} == {"a": "timeout", "b": "timeout"}
         assert round_.blocks == ()
+
+    def test_screens_classes_and_survives_those_that_crash(self, pool: WorkerPool) -> None:
+        """Each job has its answer: measurements, or why there are none."""
+        jobs = [ScreenJob(setting=SETTING, choices={name: ("a", "b")}) for name in ("c", "kill")]
+        tickets = {pool.submit(job): next(iter(job.choices)) for job in jobs}
+        answers: dict[str, object] = {}
+        while len(answers) < len(tickets):
+            answers.update((tickets[t], answer) for t, answer in pool.wait(PATIENCE_S))
+        well, killed = answers["c"], answers["kill"]
+        assert isinstance(well, Screening)
+        assert [(m.choice, m.latency_ms) for m in well.measurements] == [("a", 1.0), ("b", 1.0)]
+        assert isinstance(killed, Screening)
+        assert killed.failure is not None
+        assert killed.failure.kind == "crash"
 
     def test_cancel_kills_what_runs_and_the_pool_goes_on(self, pool: WorkerPool) -> None:
         """Cancelled jobs never arrive."""

@@ -17,6 +17,7 @@ from thunder_tune.values.comparison import Block, Round
 from thunder_tune.values.fingerprint import Fingerprint
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Progress
 from thunder_tune.values.program import Program
+from thunder_tune.values.screening import ClassMeasurement, Screening, ScreenJob
 from thunder_tune.values.space import SearchSpace
 from thunder_tune.values.trial import Accuracy, Failure, Timing, TrialResult
 from thunder_tune.workers.trial_process import Tell
@@ -139,6 +140,18 @@ class ScriptedSession:
             timing=Timing(samples_ms=(1.0,), latency_ms=1.0, ci95_ms=(1.0, 1.0)),
             applied=float("nan") if not_finite else 1.0,
             process_id=os.getpid(),
+        )
+
+    def screen(self, job: ScreenJob, tell: Tell) -> Screening:
+        """Give 1 ms for each choice, or do what a class is named after."""
+        for class_id in job.choices:
+            self._play({ACT: class_id}, tell, subject=class_id)
+        return Screening(
+            measurements=tuple(
+                ClassMeasurement(class_id=class_id, choice=choice, latency_ms=1.0)
+                for class_id, choices in job.choices.items()
+                for choice in choices
+            )
         )
 
     def compare(self, job: CompareJob, tell: Tell, deadline: float) -> Round:

@@ -22,6 +22,7 @@ from thunder_tune.study import run_study
 from thunder_tune.testing.fake_pool import CostTable, FakePool, synthetic_description
 from thunder_tune.testing.silent_observer import SilentObserver
 from thunder_tune.values.job import Setting
+from thunder_tune.values.screening import Screening
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import COMPOSED, FUSER, PROGRAM, Dimension
 from thunder_tune.values.study import StudySpec, baselines_for
@@ -47,7 +48,7 @@ COSTS = CostTable(
 class SleepingPool(FakePool):
     """A fake pool whose jobs also take a little real time."""
 
-    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult]]:
+    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult | Screening]]:
         """Sleep for the time of a trial, then return what finished."""
         time.sleep(TRIAL_S)
         return super().wait(timeout_s)

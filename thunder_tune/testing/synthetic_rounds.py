@@ -15,6 +15,7 @@ from thunder_tune.study.confirmation import ROUNDS
 from thunder_tune.study.observer import Status
 from thunder_tune.values.comparison import Block, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
+from thunder_tune.values.screening import Screening, ScreenJob
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import EXECUTOR, PROGRAM
 from thunder_tune.values.trial import TrialResult
@@ -202,11 +203,11 @@ class _Replaying:
         """Refuse."""
         raise NotImplementedError
 
-    def submit(self, job: MeasureJob) -> int:
+    def submit(self, job: MeasureJob | ScreenJob) -> int:
         """Refuse."""
         raise NotImplementedError
 
-    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult]]:
+    def wait(self, timeout_s: float) -> list[tuple[int, TrialResult | Screening]]:
         """Return nothing."""
         return []
 

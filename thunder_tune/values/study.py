@@ -61,6 +61,8 @@ class StudySpec:
         seed: Of sampler, block order and fresh inputs.
         sampler: Optuna sampler by name.
         workers: Devices to use at once, or None: all there are.
+        screening: Whether classes are measured alone before the search; None: on a GPU, where
+            that takes a tenth of the time and saves more.
     """
 
     name: str
@@ -70,6 +72,13 @@ class StudySpec:
     seed: int = 0
     sampler: str = "tpe"
     workers: int | None = None
+    screening: bool | None = None
+
+    @property
+    def screens(self) -> bool:
+        """Whether classes are measured alone."""
+        is_gpu = self.setting.source.device == "cuda"
+        return is_gpu if self.screening is None else self.screening
 
     def __post_init__(self) -> None:
         """Refuse budgets that allow nothing."""
