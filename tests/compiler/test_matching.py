@@ -23,7 +23,7 @@ def test_seams_that_are_cut_are_cut_at_another_size():
         program_hash=tuned.hash,
         program_loose_hash=tuned.loose_hash,
         assignment={**fused, "boundary:" + cut.id: "cut", "region_limit": "16"},
-        classes=tuned.loose_ids,
+        classes=tuned.tuned_ids({"boundary:" + cut.id: "cut"}),
     )
     found = match(plan, other, "cpu")
     assert found.missing == ()

@@ -65,7 +65,7 @@ def make_recipe(
         program_hash=program.hash,
         program_loose_hash=program.loose_hash,
         assignment=dict(winner.assignment),
-        classes=program.loose_ids,
+        classes=program.tuned_ids(winner.assignment),
     )
     return Recipe(
         model=setting.source.name,

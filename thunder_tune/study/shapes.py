@@ -39,7 +39,7 @@ def best_plans(database: Database, study: str) -> tuple[TunedPlan, ...]:
             program_hash=program.hash,
             program_loose_hash=program.loose_hash,
             assignment=dict(assignment),
-            classes=program.loose_ids,
+            classes=program.tuned_ids(assignment),
         )
         for _, _, assignment in sorted(timed, key=lambda found: found[:2])[:CARRIED]
     )

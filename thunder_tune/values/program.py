@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from thunder_tune.values.codec import digest
+from thunder_tune.values.space import BOUNDARY, Assignment
 
 SEAM = "seam"
 """Kind of the classes of seams."""
@@ -196,9 +197,13 @@ class Program:
 
     @property
     def loose_ids(self) -> dict[str, str]:
-        """Class id -> id without shapes, of cells, sites and seams."""
-        all_classes = (*self.classes, *self.site_classes, *self.seam_classes)
-        return {c.id: c.loose_id for c in all_classes}
+        """Class id -> id without shapes, of cells and sites."""
+        return {c.id: c.loose_id for c in (*self.classes, *self.site_classes)}
+
+    def tuned_ids(self, assignment: Assignment) -> dict[str, str]:
+        """Return the same with the seams that an assignment names."""
+        seams = [c for c in self.seam_classes if BOUNDARY + c.id in assignment]
+        return {**self.loose_ids, **{c.id: c.loose_id for c in seams}}
 
     @property
     def is_captured(self) -> bool:
