@@ -201,9 +201,13 @@ class Program:
         return {c.id: c.loose_id for c in (*self.classes, *self.site_classes)}
 
     def tuned_ids(self, assignment: Assignment) -> dict[str, str]:
-        """Return the same with the seams that an assignment names."""
-        seams = [c for c in self.seam_classes if BOUNDARY + c.id in assignment]
-        return {**self.loose_ids, **{c.id: c.loose_id for c in seams}}
+        """Return the same with seams, where an assignment decides about any.
+
+        All of them: of several that are alike but for shapes the first stands for the first.
+        """
+        if not any(name.startswith(BOUNDARY) for name in assignment):
+            return self.loose_ids
+        return {**self.loose_ids, **{c.id: c.loose_id for c in self.seam_classes}}
 
     @property
     def is_captured(self) -> bool:
