@@ -85,7 +85,7 @@ def compare_now(
     found = standings(series.contenders, series.done)
     if extra_rounds and rounds >= MIN_ROUNDS and is_open(found):
         if more := series.affordable((clock() - started) / rounds, extra_rounds):
-            observer.on_notice(f"not sure yet: {more} more rounds")
+            observer.on_notice(f"not sure yet: {more} more round{'s' * (more > 1)}")
             try:
                 series.run(more, extra=True)
             except KeyboardInterrupt:
