@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from benchmarks.parity import Quiet
 from thunder_tune.machine import current_fingerprint
 from thunder_tune.measure.statistics import is_open, standings
 from thunder_tune.study.bench import EXTRA_ROUNDS, compare_now
 from thunder_tune.study.confirmation import ROUNDS
 from thunder_tune.study.verdict import Verdicts, judge
 from thunder_tune.testing.moved_bytes import INPUTS, MODEL, MOVED, MOVING_SESSION
+from thunder_tune.testing.silent_observer import SilentObserver
 from thunder_tune.values.comparison import Comparison, Contender, Round
 from thunder_tune.values.documents import disturbances
 from thunder_tune.values.job import DescribeJob, Description, Setting
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 setting,
                 [c for run in runs for c in contenders_of(run)],
                 pool=pool,
-                observer=Quiet(),
+                observer=SilentObserver(),
                 rounds=ROUNDS,
                 extra_rounds=EXTRA_ROUNDS,
                 blocks=BLOCKS,

@@ -23,14 +23,13 @@ from pathlib import Path
 
 from thunder_tune.cli import services
 from thunder_tune.study.bench import compare_now
-from thunder_tune.study.observer import Status
 from thunder_tune.study.plans import PlanLedger
-from thunder_tune.values.comparison import Contender, Round
+from thunder_tune.testing.silent_observer import SilentObserver
+from thunder_tune.values.comparison import Contender
 from thunder_tune.values.job import DescribeJob, Description, Setting
 from thunder_tune.values.recipe import Recipe, TunedPlan
 from thunder_tune.values.source import ModelSource
 from thunder_tune.values.space import CUDA_GRAPHS, PROGRAM
-from thunder_tune.values.trial import TrialResult
 
 CUDA = (
     ModelSource(name="mlp", device="cuda", batch_size=1),
@@ -42,25 +41,6 @@ CUDA = (
 CPU = (ModelSource(name="mlp", batch_size=1), ModelSource(name="nanogpt", batch_size=1))
 MERGED, GRAPHED = "one region", "one region, CUDA graphs"
 COMPILED, REDUCED = "torch.compile", "torch.compile:reduce-overhead"
-
-
-class Quiet:
-    """An observer that says nothing."""
-
-    def on_status(self, status: Status) -> None:
-        """Ignore it."""
-
-    def on_description(self, description: Description) -> None:
-        """Ignore it."""
-
-    def on_result(self, number: int, result: TrialResult) -> None:
-        """Ignore it."""
-
-    def on_round(self, index: int, total: int, round_: Round) -> None:
-        """Ignore it."""
-
-    def on_notice(self, text: str) -> None:
-        """Ignore it."""
 
 
 def contenders(source: ModelSource, description: Description) -> list[Contender]:
@@ -86,7 +66,12 @@ def steady(source: ModelSource, timeout_s: float) -> tuple[list[str], Recipe]:
             raise SystemExit(f"{source.name}: {description.failure.message}")
         programs = contenders(source, description)
         comparison = compare_now(
-            setting, programs, pool=pool, observer=Quiet(), rehearsed=True, timeout_s=timeout_s
+            setting,
+            programs,
+            pool=pool,
+            observer=SilentObserver(),
+            rehearsed=True,
+            timeout_s=timeout_s,
         )
     lines = []
     for ours, theirs in zip(programs[1::2], programs[::2], strict=True):

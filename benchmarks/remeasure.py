@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.parity import Quiet
 from thunder_tune.cli import services
 from thunder_tune.cli.bench_command import setting_of
 from thunder_tune.measure.statistics import paired_ratio
 from thunder_tune.recipes import read_recipe
 from thunder_tune.study.bench import compare_now
 from thunder_tune.study.verification import shape, why_not_comparable
+from thunder_tune.testing.silent_observer import SilentObserver
 from thunder_tune.values.comparison import Comparison, Contender
 from thunder_tune.values.documents import disturbances, failure_text
 from thunder_tune.values.job import DescribeJob
@@ -92,7 +92,7 @@ def measured(recipe: Recipe, claim: Evidence, rounds: int) -> Comparison | str:
             setting,
             programs,
             pool=pool,
-            observer=Quiet(),
+            observer=SilentObserver(),
             rounds=rounds,
             blocks=blocks,
             calls=calls,

@@ -19,7 +19,7 @@ import torch
 from thunder_tune import load_recipe
 from thunder_tune.measure.accuracy import Judge
 from thunder_tune.measure.steps import forward_step
-from thunder_tune.measure.timing import rotation, time_step, warm_up
+from thunder_tune.measure.timing import rotation, time_step
 from thunder_tune.models import load
 from thunder_tune.values.job import TimingRequest
 from thunder_tune.workers.device_lease import lease_of
@@ -44,7 +44,6 @@ def check(path: Path) -> dict[str, object]:
         [loaded.make_inputs(source.seed + i) for i in range(3)], device=source.device
     )
     with lease_of(source.device).held(lambda: None):
-        warm_up(step, rotated, device=source.device)
         timing = time_step(step, rotated, device=source.device, request=TimingRequest())
     judge = Judge(
         loaded.model,

@@ -37,6 +37,11 @@ def error_line(capsys) -> str:
     ("arguments", "message"),
     [
         (["run"], "--model is missing"),
+        ([], "Missing command: see thunder-tune --help"),
+        (["db"], "Missing command: see thunder-tune db --help"),
+        (["db", "nothing"], "No such command 'nothing': see thunder-tune db --help"),
+        (["db", "export"], "Missing argument 'FILE': see thunder-tune db export --help"),
+        (["db", "import", "/nothing"], "/nothing: No such file or directory: name a file that"),
         (["run", "--model", "vit_b16", *CPU], "unknown model 'vit_b16': did you mean vit_b_16"),
         (["space", "--model", "nothing_like_it", *CPU], "unknown model 'nothing_like_it'"),
         (["run", "--model", "mlp", *CPU, "--batch-size", "0"], "batch size 0: must be at least 1"),

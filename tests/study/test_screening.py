@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from thunder_tune.study.anatomy import Alone
 from thunder_tune.study.composition import Composer, predictions
+from thunder_tune.study.parts import Alone
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.testing.fake_pool import synthetic_description
 from thunder_tune.values.screening import ClassMeasurement, class_choices, missing_choices

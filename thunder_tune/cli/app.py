@@ -28,13 +28,12 @@ from thunder_tune.cli import (
 app = typer.Typer(
     name="thunder-tune",
     help="Find the fastest accurate way to run a PyTorch model, and keep it as a recipe.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-db = typer.Typer(help="Look after the database.", no_args_is_help=True)
+db = typer.Typer(help="Look after the database.")
 app.add_typer(db, name="db")
 
 app.command("run")(run_command.run)

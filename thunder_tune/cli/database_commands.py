@@ -131,8 +131,10 @@ def _lines(path: Path) -> list[str]:
             content = gzip.decompress(content)
         return content.decode().splitlines()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a file that thunder-tune db export wrote"
-        raise InputError(f"{path}: {reason}") from error
+        reason = getattr(error, "strerror", None) or "cannot be read"
+        raise InputError(
+            f"{path}: {reason}: name a file that thunder-tune db export wrote"
+        ) from error
 
 
 def _counted(studies: int) -> str:

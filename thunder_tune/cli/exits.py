@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     except ThunderTuneError as error:
         return _tell(str(error), error.exit_status, arguments)
     except typer.TyperException as error:
-        return _tell(_usage(error, arguments), WRONG_WORDS, arguments)
+        return _tell(_usage(error), WRONG_WORDS, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _tell("interrupted", INTERRUPTED, arguments)
     except Exception as error:  # the outermost boundary: nobody above could handle it
@@ -64,12 +64,12 @@ def _tell(message: str, status: int, arguments: Sequence[str]) -> int:
     return status
 
 
-def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
+def _usage(error: typer.TyperException) -> str:
     """Say what is wrong with the words of a command line and where the right ones are listed."""
     text = getattr(error, "format_message", lambda: str(error))()
-    command = f" {arguments[0]}" if arguments and not arguments[0].startswith("-") else ""
-    if "No such command" in text:
-        command = ""
+    context = getattr(error, "ctx", None)
+    path = context.command_path.partition(" ")[2] if context is not None else ""
+    command = f" {path}" if path else ""
     return f"{text.rstrip('.')}: see thunder-tune{command} --help"
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thunder_tune.storage import TrialRecord
-from thunder_tune.study.anatomy import Anatomy, Feature
 from thunder_tune.study.history import encode
 from thunder_tune.study.objective import latency_of
+from thunder_tune.study.parts import Feature, Parts
 from thunder_tune.study.plans import PlanLedger
 from thunder_tune.values.job import Description
 from thunder_tune.values.screening import CLASS_PREFIXES, ClassMeasurement
@@ -51,10 +51,10 @@ class Composer:
 
     def __init__(self, ledger: PlanLedger, measurements: Iterable[ClassMeasurement]) -> None:
         self._ledger = ledger
-        self._anatomy = Anatomy(ledger, measurements)
-        total_ms = self._anatomy.total_ms or 1.0
+        self._parts = Parts(ledger, measurements)
+        total_ms = self._parts.total_ms or 1.0
         doubts = {_OFFSET: OFFSET_DOUBT * total_ms}
-        for feature, width_ms in self._anatomy.widths.items():
+        for feature, width_ms in self._parts.widths.items():
             is_local = feature[0].startswith((*CLASS_PREFIXES, "seam:"))
             doubts[feature] = (CLASS_DOUBT if is_local else PROGRAM_DOUBT) * width_ms
         self._places = {feature: i for i, feature in enumerate(doubts)}
@@ -67,7 +67,7 @@ class Composer:
     @property
     def can_predict(self) -> bool:
         """Whether anything of this program was measured alone."""
-        return self._anatomy.is_measured
+        return self._parts.is_measured
 
     def predict(self, assignment: Assignment) -> float:
         """Return the predicted latency of a composed candidate in milliseconds."""
@@ -75,7 +75,7 @@ class Composer:
 
     def learn(self, assignment: Assignment, latency_ms: float) -> None:
         """Learn what a composed candidate took end to end."""
-        sum_ms, features = self._anatomy.take_apart(assignment)
+        sum_ms, features = self._parts.take_apart(assignment)
         self._best_ms = min(self._best_ms, latency_ms)
         noise_ms = NOISE * latency_ms + FAR_NOISE * (latency_ms - self._best_ms)
         row = np.zeros(len(self._doubts))
@@ -115,7 +115,7 @@ class Composer:
         return self._mean
 
     def _cost(self, assignment: Assignment, corrections: Vector) -> float:
-        sum_ms, features = self._anatomy.take_apart(assignment)
+        sum_ms, features = self._parts.take_apart(assignment)
         places = self._places
         correction = sum(corrections[places[f]] * share for f, share in features.items())
         return float(sum_ms + corrections[0] + correction)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thunder_tune.study.bench import EXTRA_ROUNDS, compare_now
 from thunder_tune.study.confirmation import ROUNDS
-from thunder_tune.study.observer import Status
+from thunder_tune.testing.silent_observer import SilentObserver
 from thunder_tune.values.comparison import Block, Comparison, Contender, Round
 from thunder_tune.values.job import CompareJob, DescribeJob, Description, MeasureJob, Setting
 from thunder_tune.values.screening import Screening, ScreenJob
@@ -110,7 +110,7 @@ def synthetic_confirmations(
             setting,
             contenders,
             pool=pool,
-            observer=_Silent(),
+            observer=SilentObserver(),
             rounds=ROUNDS,
             extra_rounds=EXTRA_ROUNDS,
         )
@@ -215,23 +215,4 @@ class _Replaying:
         """Do nothing."""
 
     def close(self) -> None:
-        """Do nothing."""
-
-
-class _Silent:
-    """An observer that keeps quiet."""
-
-    def on_status(self, status: Status) -> None:
-        """Do nothing."""
-
-    def on_description(self, description: Description) -> None:
-        """Do nothing."""
-
-    def on_result(self, number: int, result: TrialResult) -> None:
-        """Do nothing."""
-
-    def on_round(self, index: int, total: int, round_: Round) -> None:
-        """Do nothing."""
-
-    def on_notice(self, text: str) -> None:
         """Do nothing."""

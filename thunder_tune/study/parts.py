@@ -55,7 +55,7 @@ class Alone:
         return median(known.values()) if known else 0.0
 
 
-class Anatomy:
+class Parts:
     """Takes assignments of one program apart.
 
     Args:
