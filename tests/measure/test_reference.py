@@ -150,6 +150,27 @@ def test_reference_falls_back_to_float32(dtype):
     assert rejection(judge, lambda x: model(x) * 1.02).kind == "wrong"
 
 
+def no_room(model, dtype):
+    raise torch.OutOfMemoryError(f"no room for a copy in {dtype}")
+
+
+def test_without_room_for_a_wide_copy_weights_are_widened_as_used(monkeypatch):
+    model = make_model(torch.bfloat16)
+    expected = Judge(model, make_bf16, device="cpu").judge(forward_step(model))
+    monkeypatch.setattr("thunder_tune.measure.reference.widened_model", no_room)
+    judge = Judge(model, make_bf16, device="cpu")
+    accuracy = judge.judge(forward_step(model))
+    assert judge.reference == accuracy.reference == "float64"
+    assert accuracy.relative_error == pytest.approx(expected.relative_error, rel=1e-3)
+    assert rejection(judge, lambda x: model(x) * 1.02).kind == "wrong"
+
+
+def test_gradients_need_a_wide_copy(monkeypatch):
+    monkeypatch.setattr("thunder_tune.measure.reference.widened_model", no_room)
+    with pytest.raises(NotJudgeable, match=r"float64: no room .*; float32: no room"):
+        Judge(make_model(), make_inputs, device="cpu", training=True)
+
+
 def test_model_without_any_reference_is_not_judgeable():
     class OwnTypeOnly(NoFloat64):
         def forward(self, x):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -93,3 +95,61 @@ def test_settings_are_restored_also_after_an_error():
         assert torch.get_default_dtype() == torch.float32
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+class Block(nn.Module):
+    """Views of weights, a tied weight, a buffer of numbers, and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.norm = nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.convolution = nn.Conv1d(8, 8, 3, padding=1)
+        self.register_buffer("scale", torch.rand(8))
+
+    def forward(self, tokens):
+        x = self.norm(self.embedding(tokens)) * self.scale.to(torch.bfloat16)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        x = x + self.convolution(x.transpose(1, 2)).transpose(1, 2)
+        x += self.scale
+        return x @ self.embedding.weight[:5].t()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weights_widened_as_used_give_what_a_wide_copy_gives(dtype):
+    model = Block().bfloat16().eval()
+    tokens = torch.arange(10).reshape(2, 5)
+    with torch.no_grad(), exact_arithmetic(dtype):
+        expected = widened_model(model, dtype)(tokens)
+    with torch.no_grad(), exact_arithmetic(dtype, as_used=True):
+        found = model(tokens)
+    assert found.dtype == dtype
+    torch.testing.assert_close(
+        found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-13, atol=0
+    )
+    assert {t.dtype for t in model.state_dict().values()} == {torch.bfloat16}
+
+
+def test_one_wide_weight_lives_at_a_time():
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).bfloat16()
+    alive = []
+
+    class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.addmm.default:
+                alive.append(weakref.ref(args[2].untyped_storage()))
+                living = [s for ref in alive if (s := ref()) is not None]
+                assert len({s.data_ptr() for s in living}) == 1
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Counting(), exact_arithmetic(torch.float64, as_used=True):
+        layers(torch.ones(2, 64, dtype=torch.float64))
+    assert len(alive) == 8
+
+
+def test_a_narrow_tensor_that_is_written_to_is_refused():
+    counter = torch.zeros(3, dtype=torch.bfloat16)
+    refused = pytest.raises(NotImplementedError, match=r"add_.* writes to .* not torch.float64")
+    with refused, exact_arithmetic(torch.float64, as_used=True):
+        counter.add_(torch.ones(3, dtype=torch.float64))

@@ -60,14 +60,24 @@ CLASS_NAMES = ("logits",)
 """Named outputs whose largest element is a prediction."""
 
 Precision = Literal["float64", "float32"]
+WAYS: tuple[tuple[Precision, bool], ...] = (
+    ("float64", False),
+    ("float64", True),
+    ("float32", False),
+)
+"""What is tried for a reference, and whether weights are widened as they are used.
+
+That needs no copy, and gives no gradients.
+"""
 _Row = tuple[Target | None, ...]
 
 
 class Reference:
     """References of a model for several inputs, in float64 or else float32.
 
-    The wider copy of the model lives only while this is built. References stay on the device up
-    to a quarter of its memory, the rest in host memory; those of 16-bit models as float32.
+    The wider copy of the model lives only while this is built; in inference, where there is no
+    room for one, each weight is widened where it is read. References stay on the device up to a
+    quarter of its memory, the rest in host memory; those of 16-bit models as float32.
 
     Args:
         model: On its device; its buffers are the same before and after.
@@ -146,16 +156,18 @@ class Reference:
         return tuple(names), results
 
     def _compute(self, inputs: Sequence[Inputs]) -> tuple[Precision, list[_Row]]:
-        """Run a wider copy: float32 where float64 does not fit or an op does not have it."""
+        """Run it in float64; in float32 where that does not fit or an op does not have it."""
         reasons = []
-        choices: tuple[Precision, ...] = ("float64", "float32")
-        for name in choices:
+        for name, as_used in WAYS:
+            if as_used and self._training:
+                continue
             try:
-                return name, self._in_precision(inputs, getattr(torch, name))
+                return name, self._in_precision(inputs, getattr(torch, name), as_used=as_used)
             except ModelError:
                 raise
             except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-                reasons.append(f"{name}: {first_line(error)}")
+                way = ", weights widened as used" if as_used else ""
+                reasons.append(f"{name}{way}: {first_line(error)}")
             self.held_bytes = 0
             release_memory()
         raise NotJudgeable(
@@ -163,13 +175,16 @@ class Reference:
             "is short"
         )
 
-    def _in_precision(self, inputs: Sequence[Inputs], dtype: torch.dtype) -> list[_Row]:
-        wide = widened_model(self._model, dtype)
-        buffers, step = Buffers(wide), self._step(wide, wide)
+    def _in_precision(
+        self, inputs: Sequence[Inputs], dtype: torch.dtype, *, as_used: bool
+    ) -> list[_Row]:
+        wide = self._model if as_used else widened_model(self._model, dtype)
+        buffers = self.buffers if as_used else Buffers(wide)
+        step = self._step(wide, wide)
         rows = []
         for item in inputs:
             buffers.restore()
-            with exact_arithmetic(dtype), fixed_randomness(0):
+            with exact_arithmetic(dtype, as_used=as_used), fixed_randomness(0):
                 results = flat(copied(step(widened_inputs(item, dtype))))
             rows.append(
                 tuple(

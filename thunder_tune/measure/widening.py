@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -56,11 +57,19 @@ def widened_inputs(inputs: Inputs, dtype: torch.dtype) -> Arguments:
 
 
 @contextmanager
-def exact_arithmetic(dtype: torch.dtype) -> Iterator[None]:
+def exact_arithmetic(dtype: torch.dtype, *, as_used: bool = False) -> Iterator[None]:
     """Keep arithmetic at least as wide as `dtype`, whatever types the model's own code names.
 
     Models cast inside (norms in float32, masks in the type of the moment); such casts, and
     tensors created in a narrower type, come out in `dtype`. Float32 products do not use TF32.
+
+    Args:
+        dtype: float64 or float32.
+        as_used: Widen what is narrower where an op reads it, and forget the wide copy after that
+            op: a model then needs room for one wide weight at a time. Without gradients only.
+
+    Raises:
+        NotImplementedError: With `as_used`, an op writes to a tensor that is narrower.
     """
     default = torch.get_default_dtype()
     matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -68,8 +77,12 @@ def exact_arithmetic(dtype: torch.dtype) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     try:
-        with _NothingNarrower(dtype):
-            yield
+        if as_used:
+            with _WidenedForCheckedCalls(dtype), _WidenedAsUsed(dtype):
+                yield
+        else:
+            with _NothingNarrower(dtype):
+                yield
     finally:
         torch.set_default_dtype(default)
         torch.set_float32_matmul_precision(matmul)
@@ -99,6 +112,68 @@ class _NothingNarrower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if kwargs.get("dtype") in NARROWER[self._dtype]:
             kwargs["dtype"] = self._dtype
         return func(*args, **kwargs)
+
+
+class _WidenedAsUsed(_NothingNarrower):  # type: ignore[no-untyped-call]  # torch's hook
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the op returns
+        aliases = [a.alias_info for a in func._schema.arguments]  # type: ignore[attr-defined]
+        written = [
+            value
+            for alias, value in zip(aliases, args, strict=False)
+            if alias is not None and alias.is_write
+        ]
+        if any(_is_narrower(value, self._dtype) for value in written):
+            raise NotImplementedError(f"{func} writes to a tensor that is not {self._dtype}")
+        is_view = not written and any(alias is not None for alias in aliases)
+        if not is_view:  # a view costs nothing: what reads it widens it
+            args, kwargs = _widened((args, dict(kwargs or {})), self._dtype)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class _WidenedForCheckedCalls(TorchFunctionMode):
+    """Functions that compare the types of their arguments before any op is dispatched."""
+
+    CHECKED = frozenset(
+        {
+            *(getattr(torch, f"conv{n}d") for n in (1, 2, 3)),
+            *(getattr(torch, f"conv_transpose{n}d") for n in (1, 2, 3)),
+            nn.functional.scaled_dot_product_attention,
+        }
+    )
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function returns
+        kwargs = dict(kwargs or {})
+        if func in self.CHECKED:
+            args, kwargs = _widened((args, kwargs), self._dtype)
+        return func(*args, **kwargs)
+
+
+def _widened(arguments: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401 - any structure
+    widen = _widening(dtype)
+    return tree_map(lambda leaf: widen(leaf) if _is_narrower(leaf, dtype) else leaf, arguments)
+
+
+def _is_narrower(leaf: object, dtype: torch.dtype) -> bool:
+    if not isinstance(leaf, torch.Tensor):
+        return False
+    is_number = leaf.is_floating_point() or leaf.is_complex()
+    return is_number and leaf.dtype not in (dtype, COMPLEX[dtype])
 
 
 def _widening(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
