@@ -143,25 +143,6 @@ def test_the_result_of_the_heuristic_has_the_size_of_the_headers():
     assert lt.HeuristicResult.state.offset == 72
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [([1.0], 0), ([1.0, 0.9], 1), ([1.0, 0.98], 0), ([3.0, 1.02, 1.0], 1), ([2.0, 1.0, 1.0], 1)],
-)
-def test_of_equals_the_heuristics_first_is_taken(times, expected):
-    assert cublaslt_plans.first_as_good(times) == expected
-
-
-class TestFastest:
-    """What needs no device: with fewer than two that run, none is timed."""
-
-    ONE, TWO = (cublaslt_plans.Algorithm(name, name.encode(), 0) for name in ("one", "two"))
-
-    @pytest.mark.parametrize(("failing", "expected"), [({"one"}, TWO), ({"one", "two"}, ONE)])
-    def test_those_that_fail_are_left_out(self, failing, expected):
-        found = cublaslt_plans.fastest((self.ONE, self.TWO), lambda a: int(a.reference in failing))
-        assert found == expected
-
-
 def test_it_says_why_it_is_not_available(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert lt.available() == "needs a CUDA device"

@@ -9,30 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import statistics
 import threading
-from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int, c_int8, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
 
 from thunder_tune.executors.kernels import cublaslt_library as lt
-from thunder_tune.executors.kernels.cublaslt_choices import kept_choice
+from thunder_tune.executors.kernels.choices import fastest, kept_choice
 from thunder_tune.executors.kernels.cublaslt_library import check, library
 
 WORKSPACE = 32 * 2**20
 """Most bytes of workspace that an algorithm may need."""
 MOST_ALGORITHMS = 16
-WARM_UPS = 3
-REPEATS = 10
-HEAD_START = 1_000_000
-"""Cycles that the device waits before a round, in which the host enqueues all of it."""
-AS_GOOD = 1.03
-"""Of algorithms that are no slower than the fastest by more, the heuristic's first is taken.
-
-A device at its power limit gives the same algorithm times a few percent apart.
-"""
 
 _ONE = byref(c_float(1.0))
 _ZERO = byref(c_float(0.0))
@@ -233,7 +222,11 @@ class Plan:
         size = problem.rows * problem.out_stride
         scratch = torch.empty(size, dtype=problem.out_dtype, device=problem.device)
         elsewhere = at._replace(out=scratch.data_ptr())
-        found = fastest(self.algorithms, lambda a: self._launch(a, elsewhere))
+
+        def launch(algorithm: Algorithm) -> bool:
+            return self._launch(algorithm, elsewhere) == lt.CUBLAS_STATUS_SUCCESS
+
+        found = fastest(self.algorithms, launch)
         return self.algorithms.index(found)
 
     def _ask(self, at: Addresses) -> tuple[Algorithm, ...]:
@@ -300,37 +293,3 @@ class Plan:
         status = self._launch(self.chosen, at)
         if status != lt.CUBLAS_STATUS_SUCCESS:
             check(status, f"cublasLtMatmul for {self._of.problem}")
-
-
-def fastest(algorithms: Sequence[Algorithm], launch: Callable[[Algorithm], int]) -> Algorithm:
-    """Return the algorithm of the least median time, leaving out those that fail.
-
-    Args:
-        algorithms: The most promising one first; it is taken where none runs.
-        launch: Enqueues one on the current stream, returns its status.
-    """
-    running = [a for a in algorithms if launch(a) == lt.CUBLAS_STATUS_SUCCESS]
-    if len(running) < 2:
-        return (running or algorithms)[0]
-    times: list[list[float]] = [[] for _ in running]
-    for repeat in range(WARM_UPS + REPEATS):
-        torch.cuda._sleep(HEAD_START)
-        laps: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
-        for position in range(len(running)):
-            index = (position + repeat) % len(running)  # no one always follows the same one
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            launch(running[index])
-            end.record()
-            laps.append((index, start, end))
-        laps[-1][2].synchronize()
-        if repeat >= WARM_UPS:
-            for index, start, end in laps:
-                times[index].append(start.elapsed_time(end))
-    return running[first_as_good([statistics.median(t) for t in times])]
-
-
-def first_as_good(times: Sequence[float]) -> int:
-    """Return the first index whose time is as good as the least one."""
-    limit = min(times) * AS_GOOD
-    return next(i for i, time in enumerate(times) if time <= limit)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from thunder_tune.executors.kernels import alone
-from thunder_tune.executors.kernels.cublaslt_choices import FOLDER, kept_choice
+from thunder_tune.executors.kernels.choices import FOLDER, fastest, first_as_good, kept_choice
 
 PROBLEM = ("NVIDIA H200", 130100, "bfloat16", 128)
 ALGORITHMS = [bytes([i]) * 64 for i in range(4)]
@@ -104,3 +104,31 @@ def _choose(index):
 def test_processes_agree():
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as executor:
         assert len(set(executor.map(_choose, range(40)))) == 1
+
+
+def test_what_needs_no_device_is_prepared_before_and_only_where_nothing_is_known(monkeypatch):
+    events = []
+
+    @contextmanager
+    def hold():
+        events.append("alone")
+        yield
+
+    monkeypatch.setattr(alone, "_hold", hold)
+    prepare = partial(events.append, "prepared")
+    assert kept_choice(PROBLEM, ALGORITHMS, lambda: 1, prepare=prepare) == 1
+    assert kept_choice(PROBLEM, ALGORITHMS, never, prepare=never) == 1
+    assert events == ["prepared", "alone"]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [([1.0], 0), ([1.0, 0.9], 1), ([1.0, 0.98], 0), ([3.0, 1.02, 1.0], 1), ([2.0, 1.0, 1.0], 1)],
+)
+def test_of_equals_the_most_promising_one_is_taken(times, expected):
+    assert first_as_good(times) == expected
+
+
+@pytest.mark.parametrize(("failing", "expected"), [({"one"}, "two"), ({"one", "two"}, "one")])
+def test_those_that_fail_are_left_out(failing, expected):
+    assert fastest(("one", "two"), lambda name: name not in failing) == expected
