@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from thunder_tune.compiler import build, viability
+from thunder_tune.executors import catalogue, flash_attention_4, unavailable_reason
 from thunder_tune.program import capture
 from thunder_tune.values.plan import resolve
 
-EXECUTORS = ["flash_attention", "cudnn_attention"]
+EXECUTORS = ["flash_attention", "cudnn_attention", "flash_attention_4"]
+
+INSTALLED = [name for name in EXECUTORS if not unavailable_reason(name, "cuda")]
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """FlashAttention 4 counts as installed: on a CPU its package is not called."""
+    info = next(i for i in catalogue.OPERATOR_EXECUTORS if i.name == "flash_attention_4")
+    if not torch.cuda.is_available():
+        here = {**catalogue._BY_NAME, info.name: dataclasses.replace(info, lacks=None)}
+        monkeypatch.setattr(catalogue, "_BY_NAME", here)
 
 
 class _Attention(nn.Module):
@@ -63,6 +79,7 @@ def choices(found, executor, groups):
         ("flash_attention", 2, False, 0.3),
         ("cudnn_attention", 4, True, None),
         ("cudnn_attention", 1, False, None),
+        ("flash_attention_4", 2, True, 0.3),
     ],
 )
 def test_results_and_gradients(executor, groups, is_causal, scale):
@@ -112,8 +129,67 @@ def test_what_is_declined(model, given):
         assert "refuses" in viability(found, "cpu")(class_id, executor)
 
 
+class TestFlashAttention4:
+    """How its package is called: heads behind the length, and what comes back."""
+
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        seen = []
+
+        def forward(q, k, v, *, softmax_scale, causal, return_lse):
+            seen.append((q.shape, k.shape, v.shape, softmax_scale, causal, return_lse))
+            sums = torch.zeros(q.shape[0], q.shape[2], q.shape[1])
+            return torch.ones(q.shape), sums, None, None, None
+
+        def backward(q, k, v, out, dout, lse, *, softmax_scale, causal):
+            seen.append((out.shape, dout.shape, lse.shape, softmax_scale, causal))
+            return torch.ones(q.shape), torch.ones(k.shape), torch.ones(v.shape)
+
+        names = ["flash_attn", "flash_attn.cute", "flash_attn.cute.interface"]
+        modules = [ModuleType(name) for name in names]
+        modules[2]._flash_attn_fwd, modules[2]._flash_attn_bwd = forward, backward
+        modules[1].interface = modules[2]
+        for name, module in zip(names, modules, strict=True):
+            monkeypatch.setitem(sys.modules, name, module)
+        flash_attention_4._kernels.cache_clear()
+        yield seen
+        flash_attention_4._kernels.cache_clear()
+
+    def test_shapes(self, calls):
+        q = torch.randn(2, 8, 12, 16, device="meta")
+        k, v = torch.randn(2, 2, 2, 12, 16, device="meta")
+        made = flash_attention_4._flash_4(q, k, v, 0.0, True, 0.25)
+        assert calls[-1] == ((2, 12, 8, 16), (2, 12, 2, 16), (2, 12, 2, 16), 0.25, True, True)
+        assert [None if m is None else m.shape for m in made] == [q.shape, q.shape[:3], None, None]
+        found = flash_attention_4._flash_4_backward(q, q, k, v, *made, 0.0, True, 0.25)
+        assert calls[-1] == ((2, 12, 8, 16), (2, 12, 8, 16), (2, 8, 12), 0.25, True)
+        assert [g.shape for g in found] == [q.shape, k.shape, v.shape]
+
+    @pytest.mark.parametrize(
+        ("capability", "installed", "reason"),
+        [
+            ((8, 9), ["flash_attn", "flash_attn.cute", "cutlass"], "needs compute capability 9.0"),
+            ((9, 0), ["flash_attn"], "flash_attn.cute is not installed: pip install 'thunder-"),
+            ((9, 0), ["flash_attn", "flash_attn.cute"], "nvidia-cutlass-dsl is not installed"),
+            ((9, 0), ["flash_attn", "flash_attn.cute", "cutlass"], ""),
+        ],
+    )
+    def test_it_says_why_it_is_not_offered(self, monkeypatch, capability, installed, reason):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+        find = {name: name for name in installed}.get
+        monkeypatch.setattr(flash_attention_4, "find_spec", find)
+        flash_attention_4.available.cache_clear()
+        try:
+            found = flash_attention_4.available()
+        finally:
+            flash_attention_4.available.cache_clear()
+        assert found.startswith(reason)
+        assert bool(found) == bool(reason)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", INSTALLED)
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("width", [64, 128])

@@ -11,6 +11,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor, get_executor
 
 from thunder_tune.executors.cublaslt import cublaslt_executor
+from thunder_tune.executors.flash_attention_4 import available as flash_4_available
+from thunder_tune.executors.flash_attention_4 import flash_4_executor
 from thunder_tune.executors.float8 import float8_executor
 from thunder_tune.executors.float8_mlp import float8_mlp_executor
 from thunder_tune.executors.float8_static import float8_static_executor
@@ -21,11 +23,12 @@ from thunder_tune.executors.folded_conv import (
 )
 from thunder_tune.executors.fused_attention import cudnn_executor, flash_executor
 from thunder_tune.executors.grouped_attention import grouped_sdpa_executor
-from thunder_tune.executors.kernels import cublaslt
+from thunder_tune.executors.kernels import cublaslt, quack_products
 from thunder_tune.executors.linear_add import linear_add_executor
 from thunder_tune.executors.linear_gelu import addmm_gelu_executor
 from thunder_tune.executors.matmul_conv import matmul_conv_executor
 from thunder_tune.executors.packed_linear import packed_linear_executor
+from thunder_tune.executors.quack import quack_executor
 from thunder_tune.executors.short_attention import short_attention_executor
 from thunder_tune.executors.split_attention import split_attention_executor
 from thunder_tune.executors.stem_conv import folded_stem_executor, space_to_depth_executor
@@ -103,6 +106,14 @@ OPERATOR_EXECUTORS = (
         lacks=cublaslt.available,
     ),
     OperatorExecutorInfo(
+        name="quack",
+        thunder_name=quack_executor.name,
+        kinds=("linear", "linear_gelu", "linear_add", "packed_linear", "gated_linear"),
+        needs_cuda=True,
+        trains=False,
+        lacks=quack_products.available,
+    ),
+    OperatorExecutorInfo(
         name="addmm_gelu",
         thunder_name=addmm_gelu_executor.name,
         kinds=("linear_gelu",),
@@ -134,6 +145,12 @@ OPERATOR_EXECUTORS = (
         name="cudnn_attention",
         thunder_name=cudnn_executor.name,
         kinds=("sdpa", "grouped_attention"),
+    ),
+    OperatorExecutorInfo(
+        name="flash_attention_4",
+        thunder_name=flash_4_executor.name,
+        kinds=("sdpa", "grouped_attention"),
+        lacks=flash_4_available,
     ),
     OperatorExecutorInfo(
         name="float8",

@@ -49,7 +49,7 @@ def _flash(
         The result, the logarithm of each row's sum, and the state of the random numbers.
     """
     if query.device.type == "cpu":
-        return _on_cpu(query, key, value, is_causal, scale)
+        return on_cpu(query, key, value, is_causal, scale)
     made = torch.ops.aten._scaled_dot_product_flash_attention(
         query, key, value, dropout_p, is_causal, False, scale=scale
     )
@@ -70,7 +70,7 @@ def _flash_backward(
     scale: float | None,
 ) -> Gradients:
     if query.device.type == "cpu":
-        return _backward_on_cpu(gradient, query, key, value, result, sums, is_causal, scale)
+        return backward_on_cpu(gradient, query, key, value, result, sums, is_causal, scale)
     lengths = (query.shape[2], key.shape[2])
     state = (dropout_p, is_causal, seed, offset)
     found: Gradients = torch.ops.aten._scaled_dot_product_flash_attention_backward(
@@ -89,7 +89,7 @@ def _cudnn(
 ) -> Made:
     """Return attention by cuDNN; as `_flash`."""
     if query.device.type == "cpu":
-        return _on_cpu(query, key, value, is_causal, scale)
+        return on_cpu(query, key, value, is_causal, scale)
     made = torch.ops.aten._scaled_dot_product_cudnn_attention(
         query, key, value, None, True, dropout_p, is_causal, False, scale=scale
     )
@@ -110,7 +110,7 @@ def _cudnn_backward(
     scale: float | None,
 ) -> Gradients:
     if query.device.type == "cpu":
-        return _backward_on_cpu(gradient, query, key, value, result, sums, is_causal, scale)
+        return backward_on_cpu(gradient, query, key, value, result, sums, is_causal, scale)
     tensors = (gradient, query, key, value, result, sums, seed, offset)
     lengths = (query.shape[2], key.shape[2])
     found: Gradients = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
@@ -119,13 +119,14 @@ def _cudnn_backward(
     return found
 
 
-def _on_cpu(
+def on_cpu(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     is_causal: bool,
     scale: float | None,
 ) -> Made:
+    """Return what a kernel's forward pass does, by torch's own on a CPU."""
     key, value = (_repeated(x, query) for x in (key, value))
     result, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, scale=scale
@@ -133,7 +134,7 @@ def _on_cpu(
     return result, sums, None, None
 
 
-def _backward_on_cpu(
+def backward_on_cpu(
     gradient: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -143,6 +144,7 @@ def _backward_on_cpu(
     is_causal: bool,
     scale: float | None,
 ) -> Gradients:
+    """Return the gradients of `on_cpu`."""
     groups = key.shape[1]
     key, value = (_repeated(x, query) for x in (key, value))
     queries, *others = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -219,12 +221,23 @@ def _fits(
     )
 
 
-def _executor(
+def attention_executor(
     name: str,
     forward: Callable[..., Made],
     backward: Callable[..., Gradients],
+    *,
     max_width: int,
+    drops: bool = True,
 ) -> OperatorExecutor:
+    """Make and register an executor of attention and of `grouped_attention`.
+
+    Args:
+        name: Of its op; the executor's has the product's name before it.
+        forward: As `_flash`.
+        backward: As `_flash_backward`.
+        max_width: Widest head.
+        drops: Whether it takes a probability of dropping weights.
+    """
     executor = OperatorExecutor(f"thunder_tune_{name}", version="1")
     register_executor(executor)
     tags = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,)
@@ -241,7 +254,7 @@ def _executor(
         scale: float | None = None,
     ) -> bool:
         fits = _fits(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        return fits and query.shape[-1] <= max_width
+        return fits and query.shape[-1] <= max_width and (drops or not dropout_p)
 
     def execution(
         query: TensorProxy,
@@ -277,5 +290,5 @@ def _executor(
     return executor
 
 
-flash_executor = _executor("flash_attention", _flash, _flash_backward, max_width=256)
-cudnn_executor = _executor("cudnn_attention", _cudnn, _cudnn_backward, max_width=128)
+flash_executor = attention_executor("flash_attention", _flash, _flash_backward, max_width=256)
+cudnn_executor = attention_executor("cudnn_attention", _cudnn, _cudnn_backward, max_width=128)

@@ -1,4 +1,4 @@
-"""The pattern language of rewrites: chains of ops, siblings of one input, repeated heads."""
+"""The pattern language of rewrites: chains of ops, siblings, gates, repeated heads, writes."""
 
 from __future__ import annotations
 
@@ -171,6 +171,48 @@ class Siblings:
                 yield positions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """An op multiplied with the activation of its sibling, each the only use of the one before.
+
+    Both ops share their first argument; the others come from outside.
+
+    Attributes:
+        name: Of the rewrite it is for.
+        op: Name of Thunder's symbol that both are.
+        activations: Names of those that the gate may go through.
+    """
+
+    name: str
+    op: str
+    activations: tuple[str, ...]
+
+    def find(self, graph: Uses) -> Iterator[list[int]]:
+        """Yield the positions of the pair, the activation and the product, in order."""
+        for position, bsym in enumerate(graph.bsyms):
+            if op_name(bsym) != "torch.mul" or len(bsym.args) != 2:
+                continue
+            for activated, other in (bsym.args, bsym.args[::-1]):
+                found = self._gate(graph, activated, other)
+                if found is not None:
+                    yield sorted([*found, position])
+                    break
+
+    def _gate(self, graph: Uses, activated: object, other: object) -> list[int] | None:
+        activation = graph.position_of_maker(activated)
+        if activation is None or op_name(graph.bsyms[activation]) not in self.activations:
+            return None
+        gate = graph.position_of_maker(graph.bsyms[activation].args[0])
+        beside = graph.position_of_maker(other)
+        if gate is None or beside is None or gate == beside:
+            return None
+        pair = [graph.bsyms[gate], graph.bsyms[beside]]
+        others = [x for b in pair for x in (*b.args[1:], *b.kwargs.values())]
+        fits = all(op_name(b) == self.op for b in pair) and all(map(graph.is_input, others))
+        inputs = {getattr(b.args[0], "name", "") for b in pair}
+        return [gate, activation, beside] if fits and len(inputs) == 1 else None
+
+
 def _only_adds_a_dimension(bsym: BoundSymbol) -> bool:
     """Whether an indexing op, if it is one, takes all there is in the order that it has."""
     if op_name(bsym) != "torch.Tensor.__getitem__":
@@ -286,6 +328,7 @@ _NEW_DIMENSIONS = ("torch.Tensor.__getitem__", "torch.unsqueeze")
 _LINEAR = Link(ops=("torch.nn.functional.linear",))
 _WEIGHTED = Link(ops=_LINEAR.ops, is_fixed=True)
 _ACTIVATION = Link(ops=("torch.nn.functional.gelu", "torch.relu", "torch.nn.functional.relu"))
+_SILU = "torch.nn.functional.silu"
 _GELU = Link(ops=("torch.nn.functional.gelu",))
 _CONV = Link(ops=("torch.nn.functional.conv2d",))
 _NORM = Link(ops=("torch.batch_norm", "torch.nn.functional.batch_norm"))
@@ -297,7 +340,8 @@ PATTERNS: Sequence[Pattern] = (
     Chain(name="mlp", links=(_WEIGHTED, _ACTIVATION, _WEIGHTED)),
     Chain(name="linear_gelu", links=(_LINEAR, _GELU)),
     Chain(name="linear_add", links=(_LINEAR, _ADD)),
-    Siblings(name="packed_linear", op="torch.nn.functional.linear"),
+    Gated(name="gated_linear", op=_LINEAR.ops[0], activations=(*_ACTIVATION.ops, _SILU)),
+    Siblings(name="packed_linear", op=_LINEAR.ops[0]),
     Chain(name="conv_bn_add_relu", links=(_CONV, _NORM, _ADD, _RELU)),
     Chain(name="conv_bn_relu", links=(_CONV, _NORM, _RELU)),
     Chain(name="conv_bn", links=(_CONV, _NORM)),

@@ -29,6 +29,8 @@ FEW_ROWS = ("int4_weights", "float8_weights", "few_rows")
 """Executors of products of few rows, which wait for their weights: the fewest bytes first."""
 EPILOGUES = ("linear_gelu", "linear_add")
 """Rewrites that give a linear an epilogue, in 16 bits."""
+WHOLE_MLPS = ("mlp", "gated")
+"""Rewrites of several linears and what lies between them, by how their names begin."""
 ALWAYS = ("matmul", "space_to_depth")
 """Executors that are taken wherever they are offered: those of patches, 1x1 kernels and stems."""
 FUSED_ATTENTION = ("sdpa", "flash_attention")
@@ -132,14 +134,14 @@ def _bets(space: SearchSpace, *, training: bool) -> Iterator[dict[str, str]]:
 def _in_form(site: Dimension, names: Sequence[str]) -> str:
     """Return a site's kernel by some executors; where it has none, no rewrite of its linears."""
     found = next((c for c in site.choices if c in names), None)
-    if found is None and _kind(site).startswith(("linear", "mlp")):
+    if found is None and _kind(site).startswith(("linear", *WHOLE_MLPS)):
         return NO_REWRITE
     return found or site.choices[1]
 
 
 def _with_epilogue(site: Dimension, names: Sequence[str]) -> str:
     """Return the same, but the last kernel for a linear's epilogue, and no whole MLP before it."""
-    if _kind(site).startswith("mlp"):
+    if _kind(site).startswith(WHOLE_MLPS):
         return NO_REWRITE
     return site.choices[-1] if _kind(site) in EPILOGUES else _in_form(site, names)
 

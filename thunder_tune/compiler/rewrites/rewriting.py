@@ -11,6 +11,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder_tune.compiler.tagging import op_index
 from thunder_tune.executors.float8_mlp import mlp
 from thunder_tune.executors.folded_conv import conv_bn
+from thunder_tune.executors.gated_linear import gated_linear
 from thunder_tune.executors.grouped_attention import grouped_attention
 from thunder_tune.executors.linear_add import linear_add
 from thunder_tune.executors.linear_gelu import linear_gelu
@@ -29,7 +30,7 @@ def _mlp(members: Sequence[BoundSymbol]) -> Composed:
     x, *up = _arguments(first, "input", "weight", "bias")
     _, *down = _arguments(second, "input", "weight", "bias")
     residual = _other_operand(add[0], second) if add else None
-    name = "gelu" if op_name(activation).endswith("gelu") else "relu"
+    name = _activation_of(activation)
     form = _form(activation) if name == "gelu" else "none"
     weights, biases = zip(up, down, strict=True)
     return mlp, (x, weights, biases, residual, name, form, active_store()), {}
@@ -58,6 +59,24 @@ def _packed_linear(members: Sequence[BoundSymbol]) -> Composed:
     linears = [_arguments(linear, "input", "weight", "bias") for linear in members]
     inputs, weights, biases = zip(*linears, strict=True)
     return packed_linear, (inputs[0], weights, biases, active_store()), {}
+
+
+def _gated_linear(members: Sequence[BoundSymbol]) -> Composed:
+    activation = next(m for m in members if _activation_of(m))
+    gate = next(m for m in members if m.output.name == activation.args[0].name)
+    other = next(m for m in members[:-1] if m is not activation and m is not gate)
+    x, *one = _arguments(gate, "input", "weight", "bias")
+    _, *two = _arguments(other, "input", "weight", "bias")
+    name = _activation_of(activation)
+    form = _form(activation) if name == "gelu" else "none"
+    weights, biases = zip(one, two, strict=True)
+    return gated_linear, (x, weights, biases, name, form, active_store()), {}
+
+
+def _activation_of(bsym: BoundSymbol) -> str:
+    """Return which activation an op is, or ""."""
+    name = op_name(bsym).rpartition(".")[2]
+    return name if name in ("gelu", "relu", "silu") else ""
 
 
 def _conv_bn(members: Sequence[BoundSymbol]) -> Composed:
@@ -104,6 +123,7 @@ REWRITES: Mapping[str, Callable[[Sequence[BoundSymbol]], Composed]] = {
     "mlp": _mlp,
     "linear_gelu": _linear_gelu,
     "linear_add": _linear_add,
+    "gated_linear": _gated_linear,
     "packed_linear": _packed_linear,
     "conv_bn_add_relu": _conv_bn,
     "conv_bn_relu": _conv_bn,
